@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test check format clean
+
+# Which Python to build on (3.10 to 3.13), for example: make test PYTHON=python3.12
+PYTHON ?=
+export PYTHON
+
+# More arguments for pytest, for example: make test ARGS="-k sqlite"
+ARGS ?=
+
+VENV := .venv/bin
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## get everything the other targets need
+	@scripts/setup.sh
+
+demo: setup ## 2,000 orders through a real Airflow and Spark, with a failing destination and a replay
+	@$(VENV)/python -m demo
+
+up: setup ## the demo's stack, left running with the Airflow UI on localhost
+	@$(VENV)/python -m demo up
+
+down: ## stop what `make up` started
+	@$(VENV)/python -m demo down
+
+test: setup ## run the tests
+	@$(VENV)/python -m pytest $(ARGS)
+
+check: setup ## lint, formatting, types, import layers
+	$(VENV)/ruff check
+	$(VENV)/ruff format --check
+	$(VENV)/mypy
+	$(VENV)/lint-imports
+
+format: setup ## format the code and mend what the linter can
+	$(VENV)/ruff check --fix-only
+	$(VENV)/ruff format
+
+clean: ## remove everything that was made here
+	rm -rf .venv var spark-warehouse metastore_db derby.log build dist plugins/*.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The demo: a real Airflow stack on this machine, and the orders example on it."""

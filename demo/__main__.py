@@ -1,0 +1,155 @@
+"""The demo: `python -m demo` tells the whole story once; `up`, `send N` and `down` keep the same stack at hand."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from demo.crm import received
+from demo.orders import expect, make_orders
+from demo.pipeline import REPOSITORY, OrdersPipeline
+from demo.stack import AirflowStack, StackError
+from homing.delivery import Books
+from homing.stores import open_store
+
+ORDERS = 2_000
+UI_PORT = 8080
+HOME = REPOSITORY / "var"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("up", help="start the stack and leave it running")
+    send = commands.add_parser("send", help="store orders in the running stack")
+    send.add_argument("number", type=int, nargs="?", default=100)
+    commands.add_parser("down", help="stop what `up` started")
+    arguments = parser.parse_args()
+    if arguments.command == "up":
+        return up()
+    if arguments.command == "send":
+        return send_orders(arguments.number)
+    if arguments.command == "down":
+        return down()
+    return demo(HOME / "demo")
+
+
+# -- the story -------------------------------------------------------------------------------------------------
+
+
+def demo(home: Path) -> int:
+    """Everything goes in, most of it comes out, the rest is replayed. 0 when every order is where it must be."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s] {text}", flush=True)
+
+    _stop_left_over(home)
+    shutil.rmtree(home, ignore_errors=True)
+    pipeline = OrdersPipeline(home)
+    say("starting Airflow: API server, scheduler, DAG processor, triggerer")
+    with pipeline.airflow:
+        orders = make_orders(ORDERS)
+        with open_store(pipeline.store_url) as store:
+            store.store_many(orders)
+        say(f"stored {ORDERS} orders in {store.name!r}; the CRM is down")
+        pipeline.unpause()
+        books = pipeline.wait_until_settled(900, say)
+        _show("The books with the CRM down", books)
+        failed = [run_id for run_id, state in pipeline.replays().items() if state == "failed"]
+        pipeline.start_crm()
+        for run_id in failed:
+            pipeline.airflow.clear("orders_replay", run_id, ["replay"])
+        say(f"the CRM is up; cleared the failed task `replay` of {len(failed)} runs of orders_replay")
+        books = pipeline.wait_until_settled(900, say)
+        _show("The books after the replay", books)
+        say("stopping Airflow")
+    return _verdict(home, books, orders)
+
+
+def _show(title: str, books: Books) -> None:
+    print(f"\n{title}\n{books}\n", flush=True)
+
+
+def _verdict(home: Path, books: Books, orders: list[dict[str, object]]) -> int:
+    """Compares what the destinations themselves have with what they must have."""
+    expected, faults = expect(orders), []
+    for name, wanted in (("lake", expected.lake), ("crm", expected.crm)):
+        got = Counter(received(home / name))
+        if missing := wanted - got.keys():
+            faults.append(f"{name} misses {len(missing)} orders, such as {min(missing)}")
+        if unexpected := got.keys() - wanted:
+            faults.append(f"{name} got {len(unexpected)} orders that are none of its business")
+        if twice := [number for number, times in got.items() if times > 1]:
+            faults.append(f"{name} got {len(twice)} orders more than once")
+        print(
+            f"{name} has {len(got)} orders of {len(wanted)}, each once"
+            if not faults
+            else f"{name}: see below"
+        )
+    if not books.balanced or (books.total.dropped, books.total.dead_lettered) != (
+        expected.dropped,
+        expected.invalid,
+    ):
+        faults.append(
+            f"the books should show {expected.dropped} dropped and {expected.invalid} dead-lettered orders"
+        )
+    for fault in faults:
+        print(f"WRONG: {fault}", file=sys.stderr)
+    if not faults:
+        print(
+            "Nothing is lost: every order was delivered, dropped by its rule, or is dead-lettered with its reason."
+        )
+    return 1 if faults else 0
+
+
+# -- the stack, kept running -----------------------------------------------------------------------------------
+
+
+def up() -> int:
+    """Starts the stack and returns, leaving it running."""
+    home = HOME / "up"
+    pipeline = OrdersPipeline(home, api_port=UI_PORT)
+    if pipeline.airflow.processes():
+        print("it is already running")
+    else:
+        print("starting Airflow, about half a minute", flush=True)
+        pipeline.airflow.migrate()
+        pipeline.airflow.start()
+        pipeline.airflow.wait_healthy()
+        pipeline.start_crm()
+        pipeline.unpause()
+    user, password = pipeline.airflow.credentials()
+    print(f"Airflow is at {pipeline.airflow.url}: log in as {user!r} with the password {password!r}")
+    print("Store some orders with `.venv/bin/python -m demo send 100`, stop with `make down`.")
+    return 0
+
+
+def send_orders(number: int) -> int:
+    """Stores orders in the stack that `up` started."""
+    pipeline = OrdersPipeline(HOME / "up", api_port=UI_PORT)
+    with open_store(pipeline.store_url) as store:
+        print(f"stored {len(store.store_many(make_orders(number)))} orders; look at the DAG `orders`")
+    return 0
+
+
+def down() -> int:
+    """Stops what `up` started; its stores stay."""
+    _stop_left_over(HOME / "up")
+    print("stopped")
+    return 0
+
+
+def _stop_left_over(home: Path) -> None:
+    try:
+        AirflowStack.attach(home / "airflow").stop()
+    except StackError:
+        return  # there never was one
+
+
+if __name__ == "__main__":
+    sys.exit(main())

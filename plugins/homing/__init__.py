@@ -1,0 +1,35 @@
+"""Homing: guaranteed message delivery for people who run Airflow and Spark."""
+
+from homing.message import Message
+from homing.pipeline import (
+    Drop,
+    ExecutionError,
+    ExecutionResult,
+    HandlerChain,
+    MessageContext,
+    destination,
+    destination_router,
+    message_filter,
+    processor,
+    processor_router,
+    transformer,
+)
+from homing.stores import open_store
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Drop",
+    "ExecutionError",
+    "ExecutionResult",
+    "HandlerChain",
+    "Message",
+    "MessageContext",
+    "destination",
+    "destination_router",
+    "message_filter",
+    "open_store",
+    "processor",
+    "processor_router",
+    "transformer",
+]

@@ -1,0 +1,15 @@
+"""The delivery protocol: what the Spark jobs and the Airflow tasks of one pipeline agree on.
+
+    store ──claim──▶ batch ──ledger──▶ settle ─┬─ complete ──▶ acknowledged
+                                               ├─ failed ────▶ failure store ──replay──▶ acknowledged
+                                               │                                  └────▶ dead-letter store
+                                               └─ untouched ─▶ released, claimed again
+
+The next durable copy always exists before this one is acknowledged, and every step may be done twice.
+"""
+
+from homing.delivery.batch import Batch, Settlement
+from homing.delivery.books import Books, keep_books
+from homing.delivery.stores import PipelineStores, open_pipeline_stores
+
+__all__ = ["Batch", "Books", "PipelineStores", "Settlement", "keep_books", "open_pipeline_stores"]

@@ -1,0 +1,124 @@
+"""The balance sheet: accepted = delivered + dropped + dead-lettered + still in the store.
+
+The left side is counted from the store alone. Each accepted message is then looked for on the right side; one that is
+nowhere is unaccounted for, and the books do not balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from homing.delivery.batch import is_complete
+from homing.delivery.stores import PipelineStores
+from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
+from homing.message import ACKNOWLEDGED, DEAD
+
+_PAGE = 5_000
+_NAMED = 20  # how many unaccounted ids are kept by name
+
+
+@dataclass
+class Column:
+    """One side-by-side sum: of all messages, or of one destination's."""
+
+    accepted: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    waiting: int = 0
+    unaccounted: int = 0
+    duplicates: int = 0
+
+    @property
+    def balanced(self) -> bool:
+        return self.accepted == self.delivered + self.dropped + self.dead_lettered + self.waiting
+
+
+@dataclass
+class Books:
+    """The sums, and the ids of messages that are nowhere (the first few)."""
+
+    total: Column = field(default_factory=Column)
+    destinations: dict[str, Column] = field(default_factory=dict)
+    unaccounted: list[str] = field(default_factory=list)
+
+    @property
+    def balanced(self) -> bool:
+        return self.total.balanced and all(column.balanced for column in self.destinations.values())
+
+    def __str__(self) -> str:
+        lines = [f"{'':14}{'accepted':>10}{'delivered':>11}{'dropped':>9}{'dead':>7}{'waiting':>9}{'twice':>7}"]
+        for name, column in (("all", self.total), *self.destinations.items()):
+            lines.append(
+                f"{name:14}{column.accepted:>10}{column.delivered:>11}{column.dropped:>9}"
+                f"{column.dead_lettered:>7}{column.waiting:>9}{column.duplicates:>7}"
+            )
+        verdict = "The books balance." if self.balanced else f"UNACCOUNTED FOR: {', '.join(self.unaccounted)}"
+        return "\n".join([*lines, verdict])
+
+
+def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
+    """Counts every message the store ever accepted (acknowledged ones for as long as they are kept)."""
+    # Read in the direction messages travel: one that moves on meanwhile is then seen twice rather than not at all.
+    states = iter(list(stores.store.states()))
+    failed = _present(stores.failures.states())
+    dead = _present(stores.dead_letters.states())
+    books = Books(destinations={flow: Column() for flow in flows})
+    while page := list(islice(states, _PAGE)):
+        entries = stores.ledger.entries(message_id for message_id, _ in page)
+        for message_id, state in page:
+            is_dead = message_id in dead or state == DEAD
+            is_waiting = not is_dead and (message_id in failed or state != ACKNOWLEDGED)
+            _enter(books, flows, message_id, entries.get(message_id, {}), is_dead, is_waiting)
+    return books
+
+
+def _present(states: Iterable[tuple[str, str]]) -> set[str]:
+    return {message_id for message_id, state in states if state != ACKNOWLEDGED}
+
+
+def _enter(
+    books: Books, flows: Sequence[str], message_id: str, entries: dict[str, Entry], dead: bool, waiting: bool
+) -> None:
+    outcome = _outcome(entries, flows, dead, waiting)
+    _add(books.total, outcome)
+    books.total.duplicates += sum(_again(entry) for entry in entries.values())
+    if outcome == "unaccounted" and len(books.unaccounted) < _NAMED:
+        books.unaccounted.append(message_id)
+    source = entries.get(SOURCE_FLOW)
+    if source is not None and source.state == DROPPED and outcome == "dropped":
+        return  # it was never routed to any destination
+    for flow in flows:
+        entry = entries.get(flow)
+        column = books.destinations[flow]
+        _add(column, _flow_outcome(entry, outcome))
+        column.duplicates += 0 if entry is None else _again(entry)
+
+
+def _outcome(entries: dict[str, Entry], flows: Sequence[str], dead: bool, waiting: bool) -> str:
+    if dead:
+        return "dead_lettered"
+    if waiting:
+        return "waiting"
+    if not is_complete(entries, flows):
+        return "unaccounted"
+    return "delivered" if any(entry.state == DELIVERED for entry in entries.values()) else "dropped"
+
+
+def _flow_outcome(entry: Entry | None, outcome: str) -> str:
+    if entry is not None and entry.done:
+        return "delivered" if entry.state == DELIVERED else "dropped"
+    return outcome if outcome in ("dead_lettered", "waiting") else "unaccounted"
+
+
+def _add(column: Column, outcome: str) -> None:
+    column.accepted += 1
+    setattr(column, outcome, getattr(column, outcome) + 1)
+
+
+def _again(entry: Entry) -> int:
+    return max(0, entry.deliveries - 1)
+
+

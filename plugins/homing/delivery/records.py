@@ -1,0 +1,83 @@
+"""Failure records on their way: from a message that failed, into the failure and dead-letter stores, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from homing.errors import UnreadableMessageError
+from homing.ledger import SOURCE_FLOW, Entry
+from homing.message import Message, decode
+from homing.pipeline.failure import build_record, read_record
+from homing.stores.sql import rows
+
+#: Marks a message whose content is a failure record.
+FAILURE_TYPE = "application/vnd.homing.failure+json"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The message an author's chain starts from, and the batch it came in."""
+
+    message: Message
+    properties: Mapping[str, Any]
+    batch_id: str
+
+
+def origin_of(row: Row) -> Origin:
+    """What this row is about: itself, or the message whose failure it records.
+
+    Raises UnreadableMessageError when that message cannot be decoded.
+    """
+    if row["content_type"] != FAILURE_TYPE:
+        return Origin(rows.to_message(row), {}, row["batch_id"] or "")
+    record = read_record(decode(row["encoding"], row["message"], row["id"]))
+    return Origin(record.message, record.properties, record.batch_id or "")
+
+
+def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> Message:
+    """The failure-store entry for a message that failed. It has the message's own id, so it is stored once."""
+    record = _record(row, entries, chain, batch_id)
+    return Message(row["id"], record, content_type=FAILURE_TYPE, headers={"homing-batch": record["batch_id"]})
+
+
+def dead_letter(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> Message:
+    """The dead-letter entry for a message, with its reason in words."""
+    entry = failure(row, entries, chain, batch_id)
+    errors = entry.content["errors"].values()
+    return replace(
+        entry,
+        dead_letter_reason="; ".join(dict.fromkeys(error["type"] for error in errors)),
+        dead_letter_description="; ".join(dict.fromkeys(f"{error['handler']}: {error['message']}" for error in errors)),
+        dead_letter_source=row["dead_letter_source"] or chain,
+    )
+
+
+def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> dict[str, Any]:
+    """The failure record of this row: a new one, or the one it holds with what the ledger knows by now."""
+    errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error is not None}
+    done = {flow: entry.result for flow, entry in entries.items() if entry.done}
+    snapshot = {flow: entry.snapshot for flow, entry in entries.items() if flow in errors}
+    if row["content_type"] == FAILURE_TYPE:
+        record: dict[str, Any] = decode(row["encoding"], row["message"], row["id"])
+        return {**record, "errors": errors or record["errors"], "done": {**record["done"], **done}, "snapshot": snapshot}
+    if row["dead_letter_reason"]:
+        description = row["dead_letter_description"] or row["dead_letter_reason"]
+        errors[SOURCE_FLOW] = {"type": row["dead_letter_reason"], "message": description, "handler": "store"}
+    return _first_record(row, errors, done, snapshot, chain, batch_id)
+
+
+def _first_record(
+    row: Row, errors: Mapping[str, Any], done: Mapping[str, Any], snapshot: Any, chain: str, batch_id: str
+) -> dict[str, Any]:
+    about: dict[str, Any] = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
+    try:
+        return build_record(rows.to_message(row), {}, **about)
+    except UnreadableMessageError:
+        # Kept to the letter: once whatever wrote it is understood, it can still be read.
+        record = build_record(Message(row["id"], ""), {}, **about)
+        record["message"].update(encoding=row["encoding"], body=row["message"], raw_headers=row["headers"])
+        return record

@@ -1,0 +1,40 @@
+"""The stores one pipeline works with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from homing.errors import ConfigurationError
+from homing.store import LEDGER
+from homing.stores import open_store
+from homing.stores.sql import SqlLedger, SqlStore
+
+
+@dataclass(frozen=True)
+class PipelineStores:
+    """Where a pipeline's messages can be: waiting, failed and awaiting their replay, or dead. And its ledger."""
+
+    store: SqlStore
+    failures: SqlStore
+    dead_letters: SqlStore
+    ledger: SqlLedger
+
+
+@contextmanager
+def open_pipeline_stores(store_url: str, dead_letter_url: str) -> Iterator[PipelineStores]:
+    """Opens the stores and closes them at the end of the block.
+
+    The failure store lies beside the store, in the same database, and is named after it.
+    """
+    with _open_sql(store_url, "store") as store, _open_sql(dead_letter_url, "dead-letter store") as dead_letters:
+        with store.sibling(f"{store.name}_failures") as failures:
+            yield PipelineStores(store, failures, dead_letters, store.ledger())
+
+
+def _open_sql(url: str, role: str) -> SqlStore:
+    opened = open_store(url)
+    if not isinstance(opened, SqlStore):
+        raise ConfigurationError(f"the {role} of a pipeline needs the ability {LEDGER!r}, which only SQL stores have")
+    return opened

@@ -1,0 +1,102 @@
+"""Every error Homing raises on purpose.
+
+HomingError
+├── ConfigurationError          something was set up wrongly; nothing was read or written
+│   ├── UnknownStoreError       a store URL whose scheme no store answers to
+│   ├── MissingExtraError       an optional package is not installed
+│   ├── ChainError              a HandlerChain that cannot be built
+│   └── ChainImportError        a chain that cannot be imported by its "module:attribute" name
+├── ContentError                about one message's content
+│   ├── UnstorableContentError  refused at store(): not JSON, str or bytes
+│   ├── UnreadableMessageError  what the store holds cannot be decoded
+│   └── BindingError            the content does not fit the type a handler asks for
+├── StoreError                  a store did not do what it was asked; the message is where it was
+│   ├── StoreUnavailableError   the store cannot be reached: try again later
+│   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
+│   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
+│   └── UnsupportedError        this store does not have that ability
+├── HandlerError                one handler of a chain failed on one message
+└── ExecutionError              a chain could not carry a message all the way (homing.pipeline.outcome)
+
+Signals that steer a chain without being failures, such as Drop, are not part of this tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HomingError(Exception):
+    """Root of the tree: `except HomingError` catches everything Homing raises on purpose."""
+
+
+class ConfigurationError(HomingError, ValueError):
+    """Something was set up wrongly; the text says what and how to mend it."""
+
+
+class UnknownStoreError(ConfigurationError):
+    """No store answers to the scheme of this URL."""
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """An optional package is missing; the text names the extra to install."""
+
+
+class ChainError(ConfigurationError):
+    """A HandlerChain that cannot be built."""
+
+
+class ChainImportError(ConfigurationError, ImportError):
+    """A chain that cannot be imported by its "module:attribute" name."""
+
+
+class ContentError(HomingError):
+    """About the content of one message."""
+
+
+class UnstorableContentError(ContentError, TypeError):
+    """The content is not JSON, str or bytes; nothing was stored."""
+
+
+class UnreadableMessageError(ContentError):
+    """What the store holds for a message cannot be decoded."""
+
+
+class BindingError(ContentError):
+    """The content does not fit the type a handler asks for."""
+
+
+class StoreError(HomingError):
+    """A store did not do what it was asked; the message is where it was."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached; nothing is known to have changed."""
+
+
+class NotInFlightError(StoreError):
+    """Settling a message that is unknown, finished or was never retrieved."""
+
+
+class LeaseLostError(StoreError):
+    """The lease ran out or passed to somebody else; nothing was changed."""
+
+
+class UnsupportedError(StoreError):
+    """This store does not have that ability."""
+
+
+class HandlerError(HomingError):
+    """One handler failed on one message, after all the attempts its retry policy allows.
+
+    `handler` is its name, `attempts` how often it was tried, `snapshot` the context as a record at the point
+    of failure; `__cause__` is the exception the handler raised.
+    """
+
+    def __init__(
+        self, text: str, handler: str = "", attempts: int = 1, snapshot: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(text)
+        self.handler = handler
+        self.attempts = attempts
+        self.snapshot: dict[str, Any] = {} if snapshot is None else snapshot

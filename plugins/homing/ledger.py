@@ -1,0 +1,86 @@
+"""The delivery ledger: one row per (message, destination flow), written as deliveries happen.
+
+What is done stays done: no later record turns a delivered row back. Every record is fenced: the step of the batch must
+still belong to the writer, so that a process somebody believed dead stops at its next chunk.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# States of a ledger row.
+DELIVERED = "delivered"
+FILTERED = "filtered"  # this destination's own rule said no
+DROPPED = "dropped"  # the author's rule dropped the message
+PROCESSED = "processed"  # the source flow has succeeded, after it had failed before
+FAILED = "failed"
+DONE_STATES = frozenset({DELIVERED, FILTERED, DROPPED, PROCESSED})
+
+#: The flow name under which the source flow's outcome is kept.
+SOURCE_FLOW = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What happened to one message in one flow."""
+
+    message_id: str
+    flow: str
+    state: str
+    destination: str = ""
+    attempts: int = 1
+    result: Any = None
+    error: Mapping[str, Any] | None = None
+    snapshot: Mapping[str, Any] | None = None
+    #: The batch the message belongs to, which a replay does not change.
+    batch_id: str = ""
+    #: How many times it was delivered; more than one is a duplicate.
+    deliveries: int = field(default=0)
+
+    @property
+    def done(self) -> bool:
+        return self.state in DONE_STATES
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The right to record for one step of one run."""
+
+    run_id: str
+    step: str
+    owner: str
+
+
+class Ledger(ABC):
+    """Thread-safe. Every method raises StoreUnavailableError when the database is away."""
+
+    @abstractmethod
+    def open_step(self, run_id: str, step: str, lease: float) -> Fence:
+        """Takes the step over, for `lease` seconds; whoever had it before can record no more."""
+
+    @abstractmethod
+    def renew_step(self, fence: Fence, lease: float) -> None:
+        """Keeps the step for `lease` more seconds; raises LeaseLostError when somebody took it over."""
+
+    @abstractmethod
+    def record(self, fence: Fence, entries: Iterable[Entry]) -> None:
+        """Writes these rows, all or none; raises LeaseLostError, and writes nothing, when the fence is down."""
+
+    @abstractmethod
+    def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
+        """All rows of these messages: message id -> flow -> entry."""
+
+    @abstractmethod
+    def unfinished(self, batch_id: str) -> list[str]:
+        """The ids of the batch's messages that have a failed row."""
+
+    @abstractmethod
+    def failed_in(self, run_id: str, message_ids: Iterable[str]) -> set[str]:
+        """Those of these messages whose latest failure was recorded by this run."""
+
+    @abstractmethod
+    def close_steps(self, run_id: str) -> None:
+        """Ends the right of every step of this run to record: whatever still runs for it stops at its next chunk."""

@@ -1,0 +1,174 @@
+"""Message, its states, and how content becomes text and comes back equal. No pickle, ever."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Union
+
+import msgspec
+
+from homing.errors import UnreadableMessageError, UnstorableContentError
+
+Content = Union[None, bool, int, float, str, bytes, list[Any], dict[str, Any]]
+Headers = Mapping[str, Any]
+
+# The states of a message; `store.count()` has one number for each.
+AVAILABLE = "available"
+LEASED = "leased"
+SCHEDULED = "scheduled"
+DEFERRED = "deferred"
+ACKNOWLEDGED = "acknowledged"
+DEAD = "dead"
+STATES = (AVAILABLE, LEASED, SCHEDULED, DEFERRED, ACKNOWLEDGED, DEAD)
+
+# How a content is written down. Raw text is kept as it is, so that a message inserted by plain SQL is readable too.
+TEXT = "text"
+JSON = "json"
+BASE64 = "base64"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as a store hands it out.
+
+    `lock_token` is the lease it was retrieved under; settling is fenced by it. `delivery_count` counts how often
+    it was handed out, this time included. Lower `priority` comes first. Times are aware and in UTC.
+    """
+
+    id: str
+    content: Any
+    content_type: str | None = None
+    headers: Headers = field(default_factory=dict)
+    correlation_id: str | None = None
+    session_id: str | None = None
+    partition_key: str | None = None
+    subject: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    priority: int = 0
+    time_to_live: timedelta | None = None
+    sequence_number: int | None = None
+    lock_token: str | None = None
+    delivery_count: int = 0
+    enqueued_at: datetime | None = None
+    scheduled_at: datetime | None = None
+    dead_letter_reason: str | None = None
+    dead_letter_description: str | None = None
+    dead_letter_source: str | None = None
+    state: str = AVAILABLE
+
+    @property
+    def payload(self) -> Any:
+        """The content, by its other name."""
+        return self.content
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A content written down: `encoding` is one of TEXT, JSON, BASE64."""
+
+    encoding: str
+    body: str
+
+
+def encode(content: Any) -> Encoded:
+    """Writes a content down so that `decode` gives it back equal and of the same type.
+
+    Raises UnstorableContentError, with the path of the offending value, for anything but JSON, str and bytes.
+    """
+    if type(content) is bytes:
+        return Encoded(BASE64, base64.b64encode(content).decode("ascii"))
+    _refuse_fault(content, "content", "JSON values, str or bytes")
+    # PostgreSQL has no NUL in its text type, so such a string travels as JSON, where it is escaped.
+    if isinstance(content, str) and "\0" not in content:
+        return Encoded(TEXT, content)
+    return Encoded(JSON, encode_json(content))
+
+
+def decode(encoding: str, body: str, message_id: str = "?") -> Any:
+    """Gives back what `encode` wrote down; raises UnreadableMessageError where that is not possible."""
+    try:
+        if encoding == TEXT:
+            return body
+        if encoding == JSON:
+            return msgspec.json.decode(body)
+        if encoding == BASE64:
+            return base64.b64decode(body, validate=True)
+    except (msgspec.MsgspecError, binascii.Error, RecursionError, TypeError, ValueError) as error:
+        raise UnreadableMessageError(f"message {message_id} is not readable as {encoding}: {error}") from error
+    raise UnreadableMessageError(
+        f"message {message_id} has the unknown encoding {encoding!r}; known are {TEXT}, {JSON} and {BASE64}"
+    )
+
+
+def encode_json(value: Any) -> str:
+    """JSON text of a value known to be JSON."""
+    return msgspec.json.encode(value).decode("utf-8")
+
+
+def encode_headers(headers: Headers | None) -> str | None:
+    """Headers as JSON text; None for none. Raises UnstorableContentError for what JSON cannot say."""
+    if not headers:
+        return None
+    _refuse_fault(dict(headers), "headers", "JSON values")
+    return encode_json(dict(headers))
+
+
+def decode_headers(text: str | None, message_id: str = "?") -> dict[str, Any]:
+    """The headers that `encode_headers` wrote down."""
+    if not text:
+        return {}
+    headers = decode(JSON, text, message_id)
+    if not isinstance(headers, dict):
+        raise UnreadableMessageError(f"message {message_id} has headers that are not a JSON object")
+    return headers
+
+
+def _refuse_fault(value: Any, what: str, wanted: str) -> None:
+    try:
+        fault = _find_fault(value, what)
+    except RecursionError:
+        fault = f"{what} is nested too deeply, or contains itself"
+    if fault is not None:
+        raise UnstorableContentError(f"cannot store this: {fault}; use {wanted}")
+
+
+def _find_fault(value: Any, path: str) -> str | None:
+    """What JSON cannot carry in this value, with the path to it; None when there is nothing."""
+    kind = type(value)
+    if value is None or kind is bool or kind is int:
+        return None
+    if kind is str:
+        return None if _is_unicode(value) else f"{path} holds a lone surrogate, which is no character"
+    if kind is float:
+        return None if math.isfinite(value) else f"{path} is {value}, which JSON does not have"
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                return f"{path} has the key {key!r} of type {type(key).__name__}, and JSON keys are strings"
+            fault = _find_fault(key, f"{path} key") or _find_fault(item, f"{path}.{key}")
+            if fault is not None:
+                return fault
+        return None
+    if kind is list:
+        for index, item in enumerate(value):
+            fault = _find_fault(item, f"{path}[{index}]")
+            if fault is not None:
+                return fault
+        return None
+    return f"{path} is of type {kind.__module__}.{kind.__qualname__}"
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""Pipelines: handlers, the chain that runs them, and what is kept of a message that fails."""
+
+from __future__ import annotations
+
+from homing.errors import HandlerError
+from homing.pipeline.chain import HandlerChain
+from homing.pipeline.context import MessageContext
+from homing.pipeline.failure import FailureRecord, build_record, describe, read_record
+from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
+from homing.pipeline.handlers import (
+    Handler,
+    destination,
+    destination_router,
+    message_filter,
+    processor,
+    processor_router,
+    transformer,
+)
+from homing.pipeline.loading import load_chain
+from homing.pipeline.outcome import Delivery, ExecutionError, ExecutionResult
+from homing.pipeline.signals import Drop
+
+__all__ = [
+    "Delivery",
+    "DestinationFlow",
+    "Drop",
+    "ExecutionError",
+    "ExecutionResult",
+    "FailureRecord",
+    "Flow",
+    "Handler",
+    "HandlerChain",
+    "HandlerError",
+    "MessageContext",
+    "RouterFlow",
+    "SourceFlow",
+    "build_record",
+    "describe",
+    "destination",
+    "destination_router",
+    "load_chain",
+    "message_filter",
+    "processor",
+    "processor_router",
+    "read_record",
+    "transformer",
+]

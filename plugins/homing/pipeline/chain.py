@@ -1,0 +1,184 @@
+"""HandlerChain: processors in a row, then destinations in parallel, and nothing lost on the way.
+
+content ─▶ source flow ─▶ destination flow ─▶ …        every flow works on its own copy
+                      ├─▶ destination flow ─▶ …        all are awaited, none stops another
+                      └─▶ …
+what fails ─▶ failure store, as a failure record ─▶ replay: all processors, only the destinations not done
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any
+
+from homing.errors import ChainError, UnreadableMessageError
+from homing.message import Headers, Message
+from homing.pipeline.content import accept, accept_json
+from homing.pipeline.context import MessageContext
+from homing.pipeline.execution import Execution
+from homing.pipeline.failure import read_record
+from homing.pipeline.flows import Flow, SourceFlow, as_flows, as_source_flow, handlers_of
+from homing.pipeline.handlers import Handler
+from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
+from homing.pipeline.traces import text_of
+from homing.pipeline.workers import Workers
+from homing.store import Store
+
+log = logging.getLogger(__name__)
+
+_by_reference: ContextVar[bool] = ContextVar("homing_chain_by_reference", default=False)
+
+
+@contextmanager
+def building_by_reference() -> Iterator[None]:
+    """Chains built inside know that a job imports them by name, and start nothing in the background."""
+    token = _by_reference.set(True)
+    try:
+        yield
+    finally:
+        _by_reference.reset(token)
+
+
+class HandlerChain:
+    """A pipeline: `source_flow` in order, then every flow of `destinations_flow` in parallel.
+
+    Raises ChainError when it is built with a handler name that occurs twice, a function without a decorator,
+    a handler in a place it cannot have, or no destination. Thread-safe; opens nothing before the first
+    message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source_flow: Any = (),
+        destinations_flow: Any = (),
+        failure_store: Store | None = None,
+    ) -> None:
+        """`failure_store` gets a failure record of every message `execute` could not carry all the way."""
+        self.name = _checked_name(name)
+        self.source: SourceFlow = as_source_flow(source_flow)
+        self.flows: tuple[Flow, ...] = as_flows(destinations_flow)
+        self.failure_store = failure_store
+        #: The "module:attribute" this chain was loaded by; with it, it can be pickled.
+        self.reference: str | None = None
+        #: Whether it was built while `load_chain` imported its module. Such a chain starts no listener.
+        self.by_reference = _by_reference.get()
+        _check_handlers(name, self.source, self.flows)
+        self._tally = Tally()
+        self._workers = Workers(name, len(self.flows))
+
+    def execute(
+        self, content: Any, *, id: str | None = None, headers: Headers | None = None
+    ) -> ExecutionResult:
+        """Carries one content through the chain and returns when every destination is done; blocking.
+
+        Raises ExecutionError, after all destinations have ended, if any handler failed; its `message` holds
+        the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
+        a content or headers that no store could keep; then no handler has run.
+        """
+        own_headers = accept_json(dict(headers)) if headers else {}
+        message = Message(str(uuid.uuid4()) if id is None else id, accept(content), headers=own_headers)
+        execution = Execution(message)
+        ctx = self._carry(execution)
+        if not execution.errors:
+            return execution.result(ctx)
+        record = execution.record(self.name, None)
+        entry, trouble = self._keep(message.id, record)
+        raise ExecutionError(execution.complaint(self.name) + trouble, Message(entry, record))
+
+    def replay(self, failed: Message | Mapping[str, Any]) -> ExecutionResult:
+        """Carries a failed message through the chain again: all processors, the destinations not yet done.
+
+        `failed` is a message of the failure store, its content, or an ExecutionError's `message`. Raises
+        ExecutionError if it fails again: its `message` knows what is done by now. The failure store is not
+        written, since whoever replays still has the entry and must not acknowledge it then. Raises
+        UnreadableMessageError for what is not a failure record of this chain.
+        """
+        record = read_record(failed.content if isinstance(failed, Message) else failed)
+        if record.chain != self.name:
+            raise UnreadableMessageError(
+                f"message {record.message.id} failed in chain {record.chain!r}, which is not {self.name!r}"
+            )
+        execution = Execution(record.message, record.properties, dict(record.done))
+        ctx = self._carry(execution)
+        if not execution.errors:
+            return execution.result(ctx)
+        entry = failed.id if isinstance(failed, Message) else record.message.id
+        again = Message(entry, execution.record(self.name, record.batch_id))
+        raise ExecutionError(execution.complaint(self.name), again)
+
+    def run_source(self, ctx: MessageContext) -> None:
+        """Runs the source flow on `ctx`, which it changes. Raises Drop, or HandlerError."""
+        self.source.run(ctx)
+
+    def counts(self) -> dict[str, int]:
+        """Numbers so far: executed and failed messages; delivered, filtered and dropped deliveries.
+
+        A message that the source flow dropped counts as one dropped delivery.
+        """
+        return self._tally.read()
+
+    def close(self) -> None:
+        """Ends the chain's threads after what they are doing. Idempotent; it closes no store."""
+        self._workers.close()
+
+    def __enter__(self) -> HandlerChain:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"HandlerChain({self.name!r}, destinations={[flow.name for flow in self.flows]})"
+
+    def _carry(self, execution: Execution) -> MessageContext:
+        ctx = execution.run(self.source, self.flows, self._workers)
+        self._tally.add(*execution.outcomes())
+        return ctx
+
+    def _keep(self, message_id: str, record: dict[str, Any]) -> tuple[str, str]:
+        """Stores a failure record; returns the id it got, and what to complain about if that failed."""
+        if self.failure_store is None:
+            return message_id, ""
+        try:
+            # Without an id of its own choosing: a store takes each id once, and a message may fail many
+            # times.
+            return self.failure_store.store(record), ""
+        except Exception as error:
+            name = getattr(self.failure_store, "name", type(self.failure_store).__name__)
+            log.exception("message %s failed, and failure store %s did not take it", message_id, name)
+            return message_id, (
+                f"; and the failure store {name!r} did not take it: {type(error).__qualname__}: "
+                f"{text_of(error)}. "
+                "The failure record is in this error's `message`: do not acknowledge the source message"
+            )
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ChainError(f"a chain needs a name that is a str and not empty, not {name!r}")
+    return name
+
+
+def _check_handlers(chain: str, source: SourceFlow, flows: tuple[Flow, ...]) -> None:
+    known: dict[str, Handler] = {}
+    for handler in handlers_of(source, flows):
+        handler.prepare()
+        twin = known.setdefault(handler.name, handler)
+        if twin is not handler:
+            raise ChainError(
+                f"chain {chain!r} has two handlers named {handler.name!r}, a {twin.kind} and a "
+                f"{handler.kind}; give one another name with name="
+            )
+    targets = [flow.name for flow in flows]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise ChainError(f"chain {chain!r} delivers to {target!r} twice; every destination has one flow")

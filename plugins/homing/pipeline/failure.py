@@ -1,0 +1,161 @@
+"""The failure record: what a failure store holds about a message that could not be delivered everywhere.
+
+A JSON object. It has the original message and properties, which is what a replay starts from; the
+destinations that are done, which a replay skips; and for people the errors and the state at the point of
+failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from homing.errors import UnreadableMessageError, UnstorableContentError
+from homing.message import Message, decode, encode
+from homing.pipeline.content import accept_json
+from homing.pipeline.traces import describe
+
+__all__ = ["MARK", "SOURCE", "VERSION", "FailureRecord", "build_record", "describe", "read_record"]
+
+MARK = "failure"
+VERSION = 1
+#: The key of the source flow in `errors` and `snapshot`; every other key is the name of a destination flow.
+SOURCE = ""
+
+_REPR_LIMIT = 1000
+# The lease it was held under means nothing any more once it is replayed.
+_FORGOTTEN = frozenset({"content", "headers", "lock_token", "state"})
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """A failure record, read. `done` and `errors` are keyed by destination flow, or SOURCE."""
+
+    message: Message
+    properties: dict[str, Any]
+    errors: dict[str, dict[str, Any]]
+    done: dict[str, Any]
+    batch_id: str | None
+    chain: str
+
+
+class _Written(msgspec.Struct):
+    """The shape of a record, for checking what somebody else may have written."""
+
+    homing: str
+    version: int
+    chain: str
+    message: dict[str, Any]
+    properties: dict[str, Any]
+    errors: dict[str, dict[str, Any]]
+    done: dict[str, Any]
+    batch_id: str | None = None
+
+
+def build_record(
+    message: Message,
+    properties: Mapping[str, Any] | None,
+    *,
+    errors: Mapping[str, Mapping[str, Any]],
+    done: Mapping[str, Any],
+    snapshot: Any,
+    chain: str,
+    batch_id: str | None = None,
+) -> dict[str, Any]:
+    """The failure record of `message`, which must be the original one, with its original properties.
+
+    `errors` maps each flow that failed (SOURCE for the source flow) to what `describe` says; `snapshot` is
+    keyed in the same way; `done` maps each flow that needs no further delivery to its result. What JSON
+    cannot carry in results and snapshots is kept as its repr, so that building a record never fails for their
+    sake.
+    """
+    return {
+        "homing": MARK,
+        "version": VERSION,
+        "chain": chain,
+        "batch_id": batch_id,
+        "failed_at": datetime.now(timezone.utc).isoformat(),
+        "message": _write_message(message),
+        "properties": _as_json(dict(properties or {})),
+        "errors": {flow: _as_json(dict(error)) for flow, error in errors.items()},
+        "done": {flow: _as_json(result) for flow, result in done.items()},
+        "snapshot": _as_json(snapshot),
+    }
+
+
+def read_record(content: Any) -> FailureRecord:
+    """Reads a failure store's content; raises UnreadableMessageError if it is no failure record."""
+    try:
+        written = msgspec.convert(content, _Written)
+    except msgspec.ValidationError as error:
+        raise UnreadableMessageError(f"this is not a failure record: {error}") from error
+    if written.homing != MARK:
+        raise UnreadableMessageError(f"this is not a failure record but a {written.homing!r}")
+    if written.version != VERSION:
+        raise UnreadableMessageError(
+            f"the failure record has version {written.version} and this Homing reads {VERSION}"
+        )
+    return FailureRecord(
+        message=_read_message(written.message),
+        properties=written.properties,
+        errors=written.errors,
+        done=written.done,
+        batch_id=written.batch_id,
+        chain=written.chain,
+    )
+
+
+def _write_message(message: Message) -> dict[str, Any]:
+    body = encode(message.content)
+    known = msgspec.to_builtins(replace(message, content=None, headers={}))
+    written = {name: value for name, value in known.items() if value is not None and name not in _FORGOTTEN}
+    return {
+        **written,
+        "encoding": body.encoding,
+        "body": body.body,
+        "headers": _as_json(dict(message.headers)),
+    }
+
+
+def _read_message(written: dict[str, Any]) -> Message:
+    fields = dict(written)
+    try:
+        encoding, body = fields.pop("encoding"), fields.pop("body")
+        content = decode(encoding, msgspec.convert(body, str), fields["id"])
+        return msgspec.convert({**fields, "content": content}, Message)
+    except KeyError as error:
+        raise UnreadableMessageError(f"the failure record's message has no {error}") from error
+    except msgspec.ValidationError as error:
+        raise UnreadableMessageError(f"the failure record's message is broken: {error}") from error
+
+
+def _as_json(value: Any) -> Any:
+    try:
+        return accept_json(value)
+    except UnstorableContentError:
+        if type(value) is dict:
+            return {_capped(str(key)): _json_or_repr(item) for key, item in value.items()}
+        return _capped_repr(value)
+
+
+def _json_or_repr(value: Any) -> Any:
+    try:
+        return accept_json(value)
+    except UnstorableContentError:
+        return _capped_repr(value)
+
+
+def _capped(text: str) -> str:
+    return text[:_REPR_LIMIT].encode("utf-8", "replace").decode("utf-8")
+
+
+def _capped_repr(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a result's repr is its author's code
+        text = f"<{type(value).__qualname__}>"
+    return _capped(text)

@@ -1,0 +1,175 @@
+"""Decorators that make a plain function a handler of a chain.
+
+    @message_filter            -> bool: False drops the message
+    @transformer               -> the new content
+    @processor                 -> nothing
+    @processor_router          -> the processor that takes its place, or None to go on
+    @destination               -> any result
+    @destination_router        -> a destination, ([processors], destination), or None to deliver nowhere
+
+All work bare and with `name=`. The function takes `ctx`, a typed content, or both; it may be async.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from homing.errors import ChainError
+from homing.pipeline.context import MessageContext
+from homing.pipeline.coroutines import run
+from homing.pipeline.signature import Call, compile_call
+from homing.retry import RetryPolicy
+
+FILTER = "filter"
+TRANSFORMER = "transformer"
+PROCESSOR = "processor"
+PROCESSOR_ROUTER = "processor router"
+DESTINATION = "destination"
+DESTINATION_ROUTER = "destination router"
+PROCESSORS = frozenset({FILTER, TRANSFORMER, PROCESSOR, PROCESSOR_ROUTER})
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Handler:
+    """A function and the part it plays in a chain. Calling it calls the function, so it can be tested as one.
+
+    Pickled by reference, as functions are: by module and qualified name. Equal only to itself.
+    """
+
+    function: Function
+    kind: str
+    name: str
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    _call: Call | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for attribute in ("__module__", "__qualname__", "__name__", "__doc__"):
+            object.__setattr__(self, attribute, getattr(self.function, attribute, None))
+        object.__setattr__(self, "__wrapped__", self.function)
+        try:
+            self._compile()
+        except NameError:
+            # A type defined further down in the module: a chain that uses this handler compiles it again.
+            return
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function itself: no binding, no copies, no retries."""
+        return self.function(*args, **kwargs)
+
+    def prepare(self) -> None:
+        """Makes the handler ready to be invoked; raises ChainError where an annotation cannot be resolved."""
+        try:
+            self._compile()
+        except NameError as error:
+            raise ChainError(
+                f"handler {self.name!r} has an annotation that cannot be resolved: {error}; "
+                "a type that binds content must be known in the handler's module at run time"
+            ) from error
+
+    def invoke(self, ctx: MessageContext) -> Any:
+        """Calls the function with what its signature asks for; waits for it if it is async."""
+        if self._call is None:
+            self.prepare()
+        result = self._call(ctx)  # type: ignore[misc]
+        return run(result) if hasattr(type(result), "__await__") else result
+
+    def __reduce__(self) -> str:
+        return str(getattr(self, "__qualname__", self.name))
+
+    def _compile(self) -> None:
+        if self._call is None:
+            object.__setattr__(self, "_call", compile_call(self.function, self.name))
+
+
+@overload
+def message_filter(function: Function, /) -> Handler: ...
+@overload
+def message_filter(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+def message_filter(function: Function | None = None, /, *, name: str | None = None) -> Any:
+    """Makes a filter: returns True to go on, False to drop the message."""
+    return _decorate(FILTER, function, name)
+
+
+@overload
+def transformer(function: Function, /) -> Handler: ...
+@overload
+def transformer(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+def transformer(function: Function | None = None, /, *, name: str | None = None) -> Any:
+    """Makes a transformer: what it returns is the content from there on."""
+    return _decorate(TRANSFORMER, function, name)
+
+
+@overload
+def processor(function: Function, /) -> Handler: ...
+@overload
+def processor(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+def processor(function: Function | None = None, /, *, name: str | None = None) -> Any:
+    """Makes a generic processor: does anything to the context and returns nothing."""
+    return _decorate(PROCESSOR, function, name)
+
+
+@overload
+def processor_router(function: Function, /) -> Handler: ...
+@overload
+def processor_router(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+def processor_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
+    """Makes a processor router: the processor it returns runs in its place, then the flow goes on."""
+    return _decorate(PROCESSOR_ROUTER, function, name)
+
+
+@overload
+def destination(function: Function, /) -> Handler: ...
+@overload
+def destination(
+    *, name: str | None = None, max_retries: int = 0, retry_interval: float = 1.0
+) -> Callable[[Function], Handler]: ...
+def destination(
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    max_retries: int = 0,
+    retry_interval: float = 1.0,
+) -> Any:
+    """Makes a destination: tried once, then up to `max_retries` times, `retry_interval` seconds apart."""
+    return _decorate(DESTINATION, function, name, RetryPolicy(max_retries, retry_interval))
+
+
+@overload
+def destination_router(function: Function, /) -> Handler: ...
+@overload
+def destination_router(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+def destination_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
+    """Makes a destination router: the message goes to the flow it returns; None delivers nowhere."""
+    return _decorate(DESTINATION_ROUTER, function, name)
+
+
+def _decorate(
+    kind: str, function: Function | None, name: str | None, policy: RetryPolicy | None = None
+) -> Any:
+    def decorate(function: Function) -> Handler:
+        return Handler(function, kind, _name_of(function, kind, name), policy or RetryPolicy())
+
+    return decorate if function is None else decorate(function)
+
+
+def _name_of(function: Function, kind: str, name: str | None) -> str:
+    if isinstance(function, Handler):
+        raise ChainError(
+            f"handler {function.name!r} is a {function.kind} already and cannot be a {kind} as well"
+        )
+    if not callable(function):
+        raise ChainError(f"a {kind} is made from a function, not from {function!r}")
+    chosen = getattr(function, "__name__", None) if name is None else name
+    if not isinstance(chosen, str) or not chosen.strip():
+        raise ChainError(f"a {kind} needs a name that is a str and not empty, not {chosen!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ChainError(
+            f"handler {chosen!r} is a generator, which would run nothing; return instead of yield"
+        )
+    return chosen

@@ -1,0 +1,83 @@
+"""How it ended: for one destination, for a whole message, and in numbers for a chain."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from homing.errors import HomingError
+from homing.message import Message
+
+# The states of a delivery that did not fail. All three are final: a replay skips them.
+DELIVERED = "delivered"
+FILTERED = "filtered"
+DROPPED = "dropped"
+
+# What a chain counts besides those.
+EXECUTED = "executed"
+FAILED = "failed"
+COUNTED = (EXECUTED, DELIVERED, FILTERED, DROPPED, FAILED)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a message at one destination: `state` is DELIVERED, FILTERED or DROPPED.
+
+    `destination` is the one that was reached; of a router that chose none, the router. `attempts` counts the
+    calls of the destination.
+    """
+
+    destination: str
+    state: str
+    result: Any = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class ExecutionResult:
+    """A message that went all the way, or was dropped by a rule its author wrote.
+
+    `message` carries the content as the source flow left it. `destination_results` maps each destination that
+    delivered in this execution to what it returned. `dropped` is the reason when the source flow dropped it.
+    """
+
+    message: Message
+    destination_results: dict[str, Any]
+    deliveries: tuple[Delivery, ...] = ()
+    dropped: str | None = None
+
+
+class ExecutionError(HomingError):
+    """A chain could not carry a message all the way; the text says which message, which handlers and why.
+
+    `message` holds the failure record as its content, and is what `chain.replay` takes. It is complete even
+    when the failure store could not be written.
+    """
+
+    def __init__(self, text: str, message: Message) -> None:
+        super().__init__(text)
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.message)
+
+
+@dataclass
+class Tally:
+    """Counts outcomes. Thread-safe."""
+
+    _counter: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, *outcomes: str) -> None:
+        """Counts one of each."""
+        with self._lock:
+            for outcome in outcomes:
+                self._counter[outcome] += 1
+
+    def read(self) -> dict[str, int]:
+        """Every count so far, zeros included."""
+        with self._lock:
+            return {outcome: self._counter[outcome] for outcome in COUNTED}

@@ -1,0 +1,110 @@
+"""Runs single handlers on a context, and sees to it that whatever goes wrong becomes a HandlerError."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from homing.errors import HandlerError, UnstorableContentError
+from homing.pipeline.context import MessageContext
+from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
+from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
+from homing.pipeline.signals import Drop
+from homing.pipeline.traces import text_of
+
+# Routers may route to routers; one that never ends is a mistake, not a reason to hang.
+MAX_HOPS = 100
+
+
+def call(handler: Handler, ctx: MessageContext) -> Any:
+    """One attempt of one handler. Raises Drop, or HandlerError for everything else that is raised in it.
+
+    SystemExit and its like are failures of this message too. Only a KeyboardInterrupt of the main thread,
+    which is a person at the keyboard, passes through.
+    """
+    ctx.begin_attempt()
+    try:
+        return handler.invoke(ctx)
+    except Drop:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        raise fail(handler, ctx, error) from error
+
+
+def process(handler: Handler, ctx: MessageContext) -> None:
+    """Runs one processor and applies what it returned to the context. Raises Drop or HandlerError."""
+    handler = _follow_routers(handler, ctx)
+    if handler.kind == PROCESSOR_ROUTER:
+        return
+    returned = call(handler, ctx)
+    if handler.kind == TRANSFORMER:
+        _replace_content(handler, ctx, returned)
+    elif handler.kind == FILTER:
+        if type(returned) is not bool:
+            raise rubbish(handler, ctx, returned, "a filter returns True or False")
+        if not returned:
+            raise Drop(f"filter {handler.name} returned False")
+    elif returned is not None:
+        raise rubbish(
+            handler, ctx, returned, "a processor returns nothing; use @transformer to change the content"
+        )
+
+
+def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
+    """Calls a destination as often as its retry policy allows. Blocks while it waits between attempts.
+
+    Every attempt starts from a copy of `ctx`. Raises the HandlerError of the last one.
+    """
+    attempt = 1
+    while True:
+        trial = ctx.copy()
+        try:
+            return Delivery(destination.name, DELIVERED, call(destination, trial), attempt)
+        except Drop:
+            return Delivery(destination.name, DROPPED, None, attempt)
+        except HandlerError as error:
+            decision = destination.policy.decide(error.__cause__ or error, attempt)
+            if not decision.retry:
+                error.attempts = attempt
+                raise
+            time.sleep(decision.delay)
+            attempt += 1
+
+
+def fail(handler: Handler, ctx: MessageContext, error: BaseException) -> HandlerError:
+    """The HandlerError for `error`, with the state of things at this point."""
+    text = f"{handler.kind} {handler.name!r} failed on message {ctx.get_id()}: {type(error).__qualname__}: "
+    return HandlerError(text + text_of(error), handler.name, 1, ctx.to_record())
+
+
+def rubbish(handler: Handler, ctx: MessageContext, returned: Any, rule: str) -> HandlerError:
+    """The HandlerError for a handler that returned what it may not."""
+    cause = TypeError(f"it returned a value of type {type(returned).__qualname__}; {rule}")
+    error = fail(handler, ctx, cause)
+    error.__cause__ = cause
+    return error
+
+
+def _follow_routers(handler: Handler, ctx: MessageContext) -> Handler:
+    """The processor to run in place of `handler`; a router if that one had no wish."""
+    for _ in range(MAX_HOPS):
+        if handler.kind != PROCESSOR_ROUTER:
+            return handler
+        chosen = call(handler, ctx)
+        if chosen is None:
+            return handler
+        if not isinstance(chosen, Handler) or chosen.kind not in PROCESSORS:
+            raise rubbish(handler, ctx, chosen, "a processor router returns a decorated processor or None")
+        handler = chosen
+    cause = RecursionError(f"routed {MAX_HOPS} times without reaching a processor")
+    raise fail(handler, ctx, cause) from cause
+
+
+def _replace_content(handler: Handler, ctx: MessageContext, content: Any) -> None:
+    try:
+        ctx.replace_content(content)
+    except UnstorableContentError as error:
+        raise fail(handler, ctx, error) from error

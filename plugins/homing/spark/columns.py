@@ -1,0 +1,60 @@
+"""The columns messages travel in: as they come out of a store, and as the source flow leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+#: A row of a store, as the data source yields it.
+STORED = pa.schema(
+    [
+        pa.field("sequence", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("priority", pa.int32()),
+        pa.field("time_scheduled", pa.int64()),
+        pa.field("epoch", pa.int32()),
+        pa.field("time_created", pa.int64()),
+        pa.field("message", pa.string()),
+        pa.field("encoding", pa.string()),
+        pa.field("content_type", pa.string()),
+        pa.field("headers", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("session_id", pa.string()),
+        pa.field("partition_key", pa.string()),
+        pa.field("subject", pa.string()),
+        pa.field("recipient", pa.string()),
+        pa.field("reply_to", pa.string()),
+        pa.field("time_to_live", pa.int64()),
+        pa.field("lock_token", pa.string()),
+        pa.field("batch_id", pa.string()),
+        pa.field("dead_letter_reason", pa.string()),
+        pa.field("dead_letter_description", pa.string()),
+        pa.field("dead_letter_source", pa.string()),
+    ]
+)
+STORED_DDL = ", ".join(
+    f"{field.name} {({pa.int64(): 'bigint', pa.int32(): 'int', pa.string(): 'string'})[field.type]}" for field in STORED
+)
+
+#: A message after the source flow: its row with the content the flow made of it, and the context's properties.
+PROCESSED = pa.schema([*STORED, pa.field("properties", pa.string())])
+PROCESSED_DDL = f"{STORED_DDL}, properties string"
+
+#: What a destination step reports back: how many messages ended in which state.
+TALLY = pa.schema([pa.field("state", pa.string()), pa.field("messages", pa.int64())])
+TALLY_DDL = "state string, messages bigint"
+
+
+def to_batch(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """An Arrow batch of these rows; keys the schema does not have are left out."""
+    rows = list(rows)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[name] for row in rows], type=schema.field(name).type) for name in schema.names], schema=schema
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow batch."""
+    yield from batch.to_pylist()

@@ -1,0 +1,55 @@
+"""Opening a store by its URL."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from importlib import import_module
+
+from homing.errors import ConfigurationError, UnknownStoreError
+from homing.store import Store
+
+# scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
+_OPENERS = {
+    "sqlite": "homing.stores.sql:open_sql_store",
+}
+
+
+def open_store(url: str) -> Store:
+    """Opens the store this URL names, without connecting yet.
+
+    `env:NAME` stands for the URL in the environment variable NAME, so that a password need not be written anywhere
+    else. Raises UnknownStoreError for a scheme nobody answers to, ConfigurationError for a malformed URL.
+    """
+    url = resolve_url(url)
+    scheme, separator, _ = url.partition("://")
+    opener = _OPENERS.get(scheme.partition("+")[0]) if separator else None
+    if opener is None:
+        raise UnknownStoreError(_unknown(scheme if separator else "", bool(separator)))
+    module, _, function = opener.partition(":")
+    opened = getattr(import_module(module), function)(url)
+    assert isinstance(opened, Store)
+    return opened
+
+
+def resolve_url(url: str) -> str:
+    """The URL itself, where `env:NAME` was given instead of it."""
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(f"a store URL is a text such as sqlite:///inbox.db?store=orders, not {url!r}")
+    if not url.startswith("env:"):
+        return url
+    variable = url[len("env:") :]
+    value = os.environ.get(variable)
+    if not value:
+        raise ConfigurationError(f"the store is to be found in the environment variable {variable}, which is not set")
+    return value
+
+
+def _unknown(scheme: str, has_scheme: bool) -> str:
+    """The error text; it never repeats the URL, which may hold a password."""
+    known = ", ".join(f"{name}://" for name in sorted(_OPENERS))
+    if not has_scheme:
+        return f"a store URL starts with its scheme, one of {known}"
+    guess = difflib.get_close_matches(scheme.partition("+")[0].lower(), _OPENERS, n=1, cutoff=0.5)
+    hint = f"did you mean {guess[0]}://? " if guess else ""
+    return f"no store answers to {scheme}://; {hint}known: {known}"

@@ -1,0 +1,331 @@
+"""A batch is settled so that every message is acknowledged, waits for its replay, is dead-lettered, or is released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from homing.delivery import Settlement, keep_books
+from homing.ledger import DELIVERED, DROPPED, FILTERED, PROCESSED, SOURCE_FLOW, Entry
+from homing.pipeline import read_record
+from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
+
+
+def test_a_message_delivered_everywhere_is_acknowledged(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.delivered("run", message_id, *FLOWS)
+
+    assert batch.settle() == Settlement(acknowledged=1)
+    assert pipeline.stores.store.count()["acknowledged"] == 1
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        [(SOURCE_FLOW, DROPPED)],
+        [("lake", FILTERED), ("crm", DELIVERED)],
+        [("lake", DROPPED), ("crm", FILTERED)],
+    ],
+)
+def test_a_message_its_authors_rules_are_done_with_is_acknowledged(
+    pipeline: Pipeline, outcome: list[tuple[str, str]]
+) -> None:
+    batch, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.record("run", *[Entry(message_id, flow, state, batch_id="run") for flow, state in outcome])
+
+    assert batch.settle() == Settlement(acknowledged=1)
+
+
+def test_a_message_that_failed_waits_in_the_failure_store_with_what_replay_needs(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.delivered("run", message_id, "lake")
+    pipeline.failed("run", message_id, "crm")
+
+    assert batch.settle() == Settlement(failed=1)
+    assert batch.awaiting_replay() == 1
+    assert pipeline.stores.store.count()["acknowledged"] == 1
+    entry = pipeline.stores.failures.retrieve()
+    assert entry is not None
+    record = read_record(entry.content)
+    assert (record.message.id, record.message.content) == (message_id, {"n": 1})
+    assert record.done == {"lake": "ok"}
+    assert record.errors["crm"]["message"] == "no good"
+    assert record.batch_id == "run"
+
+
+def test_a_message_nobody_got_to_is_released_and_claimed_again(pipeline: Pipeline) -> None:
+    batch, _ = pipeline.claimed("run", {"n": 1})
+
+    assert batch.settle() == Settlement(released=1)
+    assert pipeline.batch("next run").claim(10) == 1
+
+
+def test_a_message_with_one_destination_left_is_not_acknowledged(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.delivered("run", message_id, "lake")
+
+    assert batch.settle() == Settlement(released=1)
+
+
+def test_settling_twice_changes_nothing_more(pipeline: Pipeline) -> None:
+    batch, (good, bad) = pipeline.claimed("run", 1, 2)
+    pipeline.delivered("run", good, *FLOWS)
+    pipeline.failed("run", bad, "crm")
+    batch.settle()
+
+    assert batch.settle() == Settlement()
+    assert batch.awaiting_replay() == 1
+
+
+def test_settling_takes_the_right_to_record_from_whatever_still_runs(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", 1)
+    fence = pipeline.stores.ledger.open_step("run", "deliver.crm", 60)
+    batch.settle()
+
+    with pytest.raises(Exception, match="taken over"):
+        pipeline.stores.ledger.record(fence, [Entry(message_id, "crm", DELIVERED, batch_id="run")])
+
+
+def test_a_replay_claims_what_failed_in_its_batch_and_acknowledges_what_it_delivers(pipeline: Pipeline) -> None:
+    first, (message_id, other) = pipeline.claimed("run", 1, 2)
+    pipeline.failed("run", message_id, "crm")
+    pipeline.delivered("run", other, *FLOWS)
+    first.settle()
+    replay = pipeline.batch("replay")
+
+    assert replay.reclaim(replay.unfinished("run")) == 1
+    pipeline.delivered("replay", message_id, *FLOWS, batch_id="run")
+
+    assert replay.acknowledge_complete() == 0
+    assert pipeline.stores.failures.count()["acknowledged"] == 1
+    assert replay.unfinished("run") == []
+
+
+def test_a_replay_keeps_what_still_fails_for_its_next_try(pipeline: Pipeline) -> None:
+    first, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.failed("run", message_id, "crm")
+    first.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+
+    assert replay.acknowledge_complete() == 1
+    assert pipeline.batch("another").reclaim([message_id]) == 0
+    assert pipeline.batch("replay").reclaim([message_id]) == 1
+
+
+def test_a_replay_that_is_used_up_dead_letters_with_the_reason(pipeline: Pipeline) -> None:
+    first, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.failed("run", message_id, "crm")
+    first.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+
+    assert replay.finish_replay() == Settlement(failed=1, dead_lettered=1)
+    assert replay.finish_replay() == Settlement()
+    letter = pipeline.stores.dead_letters.retrieve()
+    assert letter is not None
+    assert (letter.id, letter.dead_letter_reason) == (message_id, "ValueError")
+    assert letter.dead_letter_description == "crm: no good"
+    assert read_record(letter.content).message.content == {"n": 1}
+
+
+def test_an_outage_is_not_a_poison_message(pipeline: Pipeline) -> None:
+    first, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.failed("run", message_id, "crm")
+    first.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    # Spark never ran: nothing was recorded for the replay.
+
+    assert replay.finish_replay() == Settlement(failed=1, released=1)
+    assert sum(pipeline.stores.dead_letters.count().values()) == 0
+    assert pipeline.batch("another replay").reclaim([message_id]) == 1
+
+
+def dead_lettered(pipeline: Pipeline) -> str:
+    first, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.failed("run", message_id, "crm")
+    first.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+    replay.finish_replay()
+    return message_id
+
+
+def test_a_dead_letter_is_replayed_where_it_lies_and_acknowledged_once_delivered(pipeline: Pipeline) -> None:
+    message_id = dead_lettered(pipeline)
+    replay = pipeline.batch("replay")
+
+    assert replay.reclaim(replay.unfinished("run")) == 1
+    pipeline.delivered("replay", message_id, *FLOWS, batch_id="run")
+    assert replay.acknowledge_complete() == 0
+    assert replay.finish_replay() == Settlement()
+
+    assert pipeline.stores.dead_letters.count()["acknowledged"] == 1
+    assert keep_books(pipeline.stores, FLOWS).total.delivered == 1
+
+
+def test_a_dead_letter_whose_replay_fails_again_stays_a_dead_letter(pipeline: Pipeline) -> None:
+    message_id = dead_lettered(pipeline)
+    replay = pipeline.batch("replay")
+    replay.reclaim(replay.unfinished("run"))
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+
+    assert replay.finish_replay() == Settlement(released=1)
+    assert pipeline.stores.dead_letters.present([message_id]) == {message_id}
+    assert replay.reclaim(replay.unfinished("run")) == 1
+
+
+def test_a_cleared_first_pass_finds_its_own_failures_and_dead_letters_and_no_new_messages(pipeline: Pipeline) -> None:
+    message_id = dead_lettered(pipeline)
+    pipeline.stores.store.store("new")
+    again = pipeline.batch("run")
+
+    assert again.is_known()
+    assert again.claim(100) == 1
+    assert [held.store.name for held in again.held()] == ["orders_dead"]
+    pipeline.delivered("run", message_id, *FLOWS)
+    assert again.settle() == Settlement(acknowledged=1)
+
+
+def test_a_source_flow_that_succeeds_at_last_leaves_nothing_unfinished(pipeline: Pipeline) -> None:
+    first, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.failed("run", message_id, SOURCE_FLOW)
+    first.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.record("replay", Entry(message_id, SOURCE_FLOW, PROCESSED, batch_id="run"))
+    pipeline.delivered("replay", message_id, *FLOWS, batch_id="run")
+
+    assert replay.acknowledge_complete() == 0
+    assert replay.unfinished("run") == []
+
+
+def test_an_unreadable_message_reaches_the_dead_letter_store_to_the_letter(pipeline: Pipeline) -> None:
+    store = pipeline.stores.store
+    batch, _ = pipeline.claimed("warm-up", "x")
+    with sa.create_engine(store._url).begin() as connection:
+        connection.execute(sa.text("insert into homing_orders (id, message, encoding) values ('u', '{oops', 'json')"))
+    batch = pipeline.batch("run")
+    batch.claim(10)
+    pipeline.failed("run", "u", SOURCE_FLOW)
+    batch.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim(["u"])
+    pipeline.failed("replay", "u", SOURCE_FLOW, batch_id="run")
+    replay.finish_replay()
+
+    letter = pipeline.stores.dead_letters.retrieve()
+
+    assert letter is not None
+    assert letter.content["message"]["body"] == "{oops"
+    assert letter.content["message"]["encoding"] == "json"
+
+
+def test_what_crashed_every_consumer_is_brought_to_the_dead_letter_store(pipeline: Pipeline) -> None:
+    store = pipeline.stores.store
+    pipeline.claimed("warm-up", "x")
+    with sa.create_engine(store._url).begin() as connection:
+        connection.execute(
+            sa.text("update homing_orders set time_next = 1, crashes = 4, batch_id = 'old' where message = 'x'")
+        )
+
+    assert pipeline.batch("run").claim(10) == 0
+
+    letter = pipeline.stores.dead_letters.retrieve()
+    assert letter is not None
+    assert letter.dead_letter_reason == "crashed"
+    assert keep_books(pipeline.stores, FLOWS).balanced
+
+
+# -- crashes: what is durable right before and right after each acknowledgement ---------------------------------
+
+
+def settle_with_failure(pipeline: Pipeline) -> str:
+    _, (message_id,) = pipeline.claimed("run", {"n": 1})
+    pipeline.failed("run", message_id, "crm")
+    return message_id
+
+
+@pytest.mark.parametrize(
+    ("store", "method"),
+    [("failures", "store_many"), ("store", "settle_batch")],
+    ids=["before the copy", "between the copy and the acknowledgement"],
+)
+def test_a_settlement_that_dies_half_way_is_completed_by_the_next(
+    pipeline: Pipeline, crash: Callable[[object, str], None], store: str, method: str
+) -> None:
+    message_id = settle_with_failure(pipeline)
+    target = getattr(pipeline.stores, store)
+    if method == "settle_batch":
+        crash_on_second_call(target, pipeline)
+    else:
+        crash(target, method)
+    with pytest.raises(Crash):
+        pipeline.batch("run").settle()
+    assert keep_books(pipeline.stores, FLOWS).total.waiting == 1
+
+    pipeline.batch("run").settle()
+
+    assert pipeline.batch("run").awaiting_replay() == 1
+    assert pipeline.stores.failures.count()["available"] == 1
+    assert pipeline.stores.store.present([message_id]) == set()
+
+
+def crash_on_second_call(store: object, pipeline: Pipeline) -> None:
+    """The first settle_batch acknowledges what is complete, the second what was copied."""
+    original, calls = store.settle_batch, []  # type: ignore[attr-defined]
+
+    def die_later(*args: object, **kwargs: object) -> None:
+        calls.append(args)
+        if len(calls) == 2:
+            store.settle_batch = original  # type: ignore[attr-defined]
+            raise Crash
+        original(*args, **kwargs)
+
+    store.settle_batch = die_later  # type: ignore[attr-defined]
+
+
+def test_a_dead_lettering_that_dies_before_its_acknowledgement_is_completed_and_counted_once(
+    pipeline: Pipeline,
+) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+    crash_on_second_call(pipeline.stores.failures, pipeline)
+    with pytest.raises(Crash):
+        replay.finish_replay()
+    books = keep_books(pipeline.stores, FLOWS)
+    assert (books.total.dead_lettered, books.balanced) == (1, True)
+
+    replay.finish_replay()
+
+    assert pipeline.stores.dead_letters.count()["available"] == 1
+    assert pipeline.stores.failures.count()["acknowledged"] == 1
+
+
+def test_a_dead_letter_store_that_is_down_keeps_the_message_where_it_is(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+
+    def down(*args: object, **kwargs: object) -> None:
+        raise ConnectionError("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline.stores.dead_letters, "store_many", down)
+        with pytest.raises(ConnectionError):
+            replay.finish_replay()
+
+    assert pipeline.stores.failures.present([message_id]) == {message_id}

@@ -1,0 +1,66 @@
+"""The books count every accepted message once, and say so when one is nowhere."""
+
+from __future__ import annotations
+
+from homing.delivery import keep_books
+from homing.ledger import DELIVERED, DROPPED, FILTERED, SOURCE_FLOW, Entry
+from tests.unit.delivery.conftest import FLOWS, Pipeline
+
+
+def test_every_outcome_has_its_place(pipeline: Pipeline) -> None:
+    batch, (sent, dropped, failed, waiting) = pipeline.claimed("run", 1, 2, 3, 4)
+    pipeline.record(
+        "run",
+        Entry(sent, "lake", DELIVERED, batch_id="run"),
+        Entry(sent, "crm", FILTERED, batch_id="run"),
+        Entry(dropped, SOURCE_FLOW, DROPPED, batch_id="run"),
+    )
+    pipeline.failed("run", failed, "crm")
+    batch.settle()
+
+    books = keep_books(pipeline.stores, FLOWS)
+
+    total = books.total
+    assert (total.accepted, total.delivered, total.dropped, total.dead_lettered, total.waiting) == (4, 1, 1, 0, 2)
+    assert books.destinations["lake"].accepted == 3
+    assert books.destinations["lake"].delivered == 1
+    assert books.destinations["crm"].dropped == 1
+    assert books.balanced
+    assert "The books balance." in str(books)
+
+
+def test_a_message_that_is_nowhere_is_named(pipeline: Pipeline) -> None:
+    batch, (lost,) = pipeline.claimed("run", 1)
+    for held in batch.held():
+        held.store.settle_batch(held.lease, [lost])  # acknowledged although nobody delivered it
+
+    books = keep_books(pipeline.stores, FLOWS)
+
+    assert not books.balanced
+    assert books.unaccounted == [lost]
+    assert lost in str(books)
+
+
+def test_a_destination_that_was_left_out_is_noticed(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.delivered("run", message_id, "lake")
+    for held in batch.held():
+        held.store.settle_batch(held.lease, [message_id])
+
+    books = keep_books(pipeline.stores, FLOWS)
+
+    assert books.destinations["lake"].balanced
+    assert not books.destinations["crm"].balanced
+
+
+def test_a_second_delivery_is_counted(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.delivered("run", message_id, *FLOWS)
+    pipeline.delivered("run", message_id, "crm")
+    batch.settle()
+
+    books = keep_books(pipeline.stores, FLOWS)
+
+    assert (books.total.delivered, books.total.duplicates) == (1, 1)
+    assert books.destinations["crm"].duplicates == 1
+    assert books.balanced

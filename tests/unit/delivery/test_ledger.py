@@ -1,0 +1,74 @@
+"""The ledger: what is done stays done, and only whoever has the step may record."""
+
+from __future__ import annotations
+
+import pytest
+
+from homing.delivery import PipelineStores
+from homing.errors import LeaseLostError
+from homing.ledger import DELIVERED, FAILED, Entry
+
+
+def test_a_failure_is_followed_by_its_delivery_and_never_the_other_way_round(stores: PipelineStores) -> None:
+    ledger = stores.ledger
+    fence = ledger.open_step("run", "deliver.crm", 60)
+    error = {"type": "E"}
+    ledger.record(fence, [Entry("m", "crm", FAILED, error=error, batch_id="b")])
+    assert ledger.entries(["m"])["m"]["crm"].error == error
+    ledger.record(fence, [Entry("m", "crm", DELIVERED, result=201, batch_id="b")])
+    ledger.record(fence, [Entry("m", "crm", FAILED, error=error, batch_id="b")])
+
+    entry = ledger.entries(["m"])["m"]["crm"]
+
+    assert (entry.state, entry.result, entry.error) == (DELIVERED, 201, None)
+    assert entry.attempts == 3
+
+
+def test_whoever_takes_a_step_over_shuts_the_other_out(stores: PipelineStores) -> None:
+    ledger = stores.ledger
+    orphan = ledger.open_step("run", "deliver.crm", 60)
+    current = ledger.open_step("run", "deliver.crm", 60)
+
+    with pytest.raises(LeaseLostError, match=r"deliver\.crm"):
+        ledger.record(orphan, [Entry("m", "crm", DELIVERED, batch_id="b")])
+    with pytest.raises(LeaseLostError):
+        ledger.renew_step(orphan, 60)
+
+    assert ledger.entries(["m"]) == {}
+    ledger.record(current, [Entry("m", "crm", DELIVERED, batch_id="b")])
+    assert ledger.entries(["m"])["m"]["crm"].done
+
+
+def test_two_destinations_of_a_run_do_not_shut_each_other_out(stores: PipelineStores) -> None:
+    crm = stores.ledger.open_step("run", "deliver.crm", 60)
+    lake = stores.ledger.open_step("run", "deliver.lake", 60)
+
+    stores.ledger.record(crm, [Entry("m", "crm", DELIVERED, batch_id="b")])
+    stores.ledger.record(lake, [Entry("m", "lake", DELIVERED, batch_id="b")])
+
+    assert set(stores.ledger.entries(["m"])["m"]) == {"crm", "lake"}
+
+
+def test_a_step_that_shows_no_sign_of_life_may_record_no_more(stores: PipelineStores) -> None:
+    fence = stores.ledger.open_step("run", "deliver.crm", 0.001)
+    stores.ledger.entries(["m"])  # some time passes
+
+    with pytest.raises(LeaseLostError):
+        stores.ledger.record(fence, [Entry("m", "crm", DELIVERED, batch_id="b")])
+
+
+def test_the_unfinished_messages_of_a_batch_are_those_with_a_failure(stores: PipelineStores) -> None:
+    fence = stores.ledger.open_step("run", "process", 60)
+    stores.ledger.record(
+        fence,
+        [
+            Entry("a", "crm", FAILED, batch_id="b1"),
+            Entry("a", "lake", DELIVERED, batch_id="b1"),
+            Entry("b", "crm", DELIVERED, batch_id="b1"),
+            Entry("c", "crm", FAILED, batch_id="b2"),
+        ],
+    )
+
+    assert stores.ledger.unfinished("b1") == ["a"]
+    assert stores.ledger.failed_in("run", ["a", "b", "c"]) == {"a", "c"}
+    assert stores.ledger.failed_in("another run", ["a"]) == set()

@@ -1,0 +1,52 @@
+"""A store URL is opened, or refused with a text that says what to do and repeats no password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from homing import open_store
+from homing.errors import ConfigurationError, UnknownStoreError
+
+
+def test_opening_a_store_touches_nothing_until_it_is_used(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/inbox.db?store=orders") as store:
+        assert store.name == "orders"
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_misspelt_scheme_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownStoreError, match="did you mean sqlite://"):
+        open_store("sqllite:///inbox.db")
+
+
+def test_an_unknown_scheme_lists_the_known_ones_and_repeats_no_password() -> None:
+    with pytest.raises(UnknownStoreError, match="known: sqlite://") as caught:
+        open_store("gopher://user:geheim@host/x")
+
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_path_without_a_scheme_is_refused() -> None:
+    with pytest.raises(UnknownStoreError, match="starts with its scheme"):
+        open_store("inbox.db")
+
+
+@pytest.mark.parametrize("query", ["store=Orders", "store=a__b", "ack_wait=0", "ack_wait=x", "max_deliveries=-1"])
+def test_a_bad_option_is_refused(query: str) -> None:
+    with pytest.raises(ConfigurationError):
+        open_store(f"sqlite:///inbox.db?{query}")
+
+
+def test_a_store_can_be_named_by_an_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_STORE", f"sqlite:///{tmp_path}/inbox.db?store=mine")
+
+    with open_store("env:MY_STORE") as store:
+        assert store.name == "mine"
+
+
+def test_an_environment_variable_that_is_not_set_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigurationError, match="NO_SUCH_STORE"):
+        open_store("env:NO_SUCH_STORE")
