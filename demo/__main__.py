@@ -86,24 +86,16 @@ def _verdict(home: Path, books: Books, orders: list[dict[str, object]]) -> int:
             faults.append(f"{name} got {len(unexpected)} orders that are none of its business")
         if twice := [number for number, times in got.items() if times > 1]:
             faults.append(f"{name} got {len(twice)} orders more than once")
-        print(
-            f"{name} has {len(got)} orders of {len(wanted)}, each once"
-            if not faults
-            else f"{name}: see below"
-        )
+        print(f"{name} has {len(got)} orders of {len(wanted)}, each once" if not faults else f"{name}: see below")
     if not books.balanced or (books.total.dropped, books.total.dead_lettered) != (
         expected.dropped,
         expected.invalid,
     ):
-        faults.append(
-            f"the books should show {expected.dropped} dropped and {expected.invalid} dead-lettered orders"
-        )
+        faults.append(f"the books should show {expected.dropped} dropped and {expected.invalid} dead-lettered orders")
     for fault in faults:
         print(f"WRONG: {fault}", file=sys.stderr)
     if not faults:
-        print(
-            "Nothing is lost: every order was delivered, dropped by its rule, or is dead-lettered with its reason."
-        )
+        print("Nothing is lost: every order was delivered, dropped by its rule, or is dead-lettered with its reason.")
     return 1 if faults else 0
 
 

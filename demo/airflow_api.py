@@ -1,8 +1,8 @@
 """A small client of Airflow's public REST API.
 
     AirflowApiError
-     ├─ AirflowUnreachable   nothing answered at the address in time
-     └─ AirflowTimeout       an awaited state was not reached in time
+     ├─ AirflowUnreachableError   nothing answered at the address in time
+     └─ AirflowTimeoutError       an awaited state was not reached in time
 
 Every call is bounded in time. An instance is not thread-safe: it caches one token.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json as jsonlib
 import time
 from collections.abc import Callable, Collection, Iterable
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
@@ -33,22 +34,20 @@ class AirflowApiError(RuntimeError):
         self.status = status
 
 
-class AirflowUnreachable(AirflowApiError):
+class AirflowUnreachableError(AirflowApiError):
     """The API server did not answer."""
 
 
-class AirflowTimeout(AirflowApiError):
+class AirflowTimeoutError(AirflowApiError):
     """What was waited for did not happen in time; the text says what was seen last."""
 
 
-def wait_until(
-    check: Callable[[], T | None], *, timeout: float, what: Callable[[], str], every: float = 0.25
-) -> T:
-    """Return the first value of `check` that is not None; after `timeout` seconds raise AirflowTimeout."""
+def wait_until(check: Callable[[], T | None], *, timeout: float, what: Callable[[], str], every: float = 0.25) -> T:
+    """The first value of `check` that is not None; after `timeout` seconds AirflowTimeoutError is raised."""
     deadline = time.monotonic() + timeout
     while (found := check()) is None:
         if time.monotonic() > deadline:
-            raise AirflowTimeout(f"waited {timeout:.0f} s for {what()}")
+            raise AirflowTimeoutError(f"waited {timeout:.0f} s for {what()}")
         time.sleep(every)
     return found
 
@@ -90,7 +89,7 @@ class AirflowApi:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         body = None if json is None else jsonlib.dumps(json).encode()
-        request = Request(self.url + path, data=body, method=method, headers=headers)
+        request = Request(self.url + path, data=body, method=method, headers=headers)  # noqa: S310 (http only)
         try:
             with _OPENER.open(request, timeout=timeout) as answer:
                 text, kind = answer.read().decode(), answer.headers.get_content_type()
@@ -98,7 +97,7 @@ class AirflowApi:
             detail = error.read().decode(errors="replace")[:2000]
             raise AirflowApiError(f"{method} {path}: HTTP {error.code}: {detail}", error.code) from error
         except (URLError, OSError) as error:
-            raise AirflowUnreachable(f"{method} {path}: no answer from {self.url}: {error}") from error
+            raise AirflowUnreachableError(f"{method} {path}: no answer from {self.url}: {error}") from error
         if not text:
             return None
         return jsonlib.loads(text) if kind == "application/json" else text
@@ -112,15 +111,15 @@ class AirflowApi:
         return self._token
 
     def api(self, method: str, path: str, json: object = None, *, timeout: float = 30.0) -> Any:
-        """Call the public API: `path` is what follows /api/v2. Logs in again once when the token has run out."""
-        for attempt in (1, 2):
-            try:
-                return self.http(method, "/api/v2" + path, json, token=self.token(), timeout=timeout)
-            except AirflowApiError as error:
-                if error.status != 401 or attempt == 2:
-                    raise
-                self._token = None
-        raise AssertionError("unreachable")
+        """Call the public API: `path` is what follows /api/v2. Logs in again when the token has run out."""
+        path = "/api/v2" + path
+        try:
+            return self.http(method, path, json, token=self.token(), timeout=timeout)
+        except AirflowApiError as error:
+            if error.status != HTTPStatus.UNAUTHORIZED:
+                raise
+        self._token = None
+        return self.http(method, path, json, token=self.token(), timeout=timeout)
 
     def _pages(self, path: str, key: str, **query: object) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -141,7 +140,7 @@ class AirflowApi:
         self.api("PATCH", _path("dags", dag_id), {"is_paused": paused})
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None, run_id: str | None = None) -> str:
-        """Make a run and return its id. A run id that exists already raises AirflowApiError with status 409."""
+        """Make a run and return its id. A run id that exists raises AirflowApiError, status 409."""
         body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
         if run_id is not None:
             body["dag_run_id"] = run_id
@@ -169,7 +168,8 @@ class AirflowApi:
     ) -> dict[str, Any]:
         """Wait until the run (which may not exist yet) is in one of `states`; return it.
 
-        Raises AirflowTimeout with the states of its tasks, and at once when it has finished in another state.
+        Raises AirflowTimeoutError with the states of its tasks, and AirflowApiError at once when the run has
+        finished in another state.
         """
         seen: dict[str, Any] = {}
 
@@ -177,7 +177,7 @@ class AirflowApi:
             try:
                 seen.update(self.run(dag_id, run_id))
             except AirflowApiError as error:
-                if error.status != 404:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
             if seen.get("state") in FINISHED - set(states):
                 raise AirflowApiError(f"{describe()}, which is final")
@@ -185,8 +185,8 @@ class AirflowApi:
 
         def describe() -> str:
             tasks = self.task_states(dag_id, run_id) if seen else {}
-            wanted = "/".join(sorted(states))
-            return f"run {run_id} of {dag_id} to be {wanted}; it is {seen.get('state', 'missing')}, tasks {tasks}"
+            wanted, state = "/".join(sorted(states)), seen.get("state", "missing")
+            return f"run {run_id} of {dag_id} to be {wanted}; it is {state}, tasks {tasks}"
 
         return wait_until(check, timeout=timeout, what=describe)
 
@@ -197,7 +197,7 @@ class AirflowApi:
             try:
                 dag: dict[str, Any] = self.api("GET", _path("dags", dag_id))
             except AirflowApiError as error:
-                if error.status != 404:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 return None
             return None if dag["is_stale"] else dag
@@ -237,9 +237,7 @@ class AirflowApi:
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """The value a task pushed, as JSON; status 404 when there is none."""
-        return self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id, "xcomEntries", key))[
-            "value"
-        ]
+        return self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id, "xcomEntries", key))["value"]
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
         """The log of one try, one line per event, with the traceback of an event that has one."""

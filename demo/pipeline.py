@@ -63,7 +63,7 @@ class OrdersPipeline:
         """State by run id, of the replays so far."""
         return {run["dag_run_id"]: run["state"] for run in self.airflow.runs("orders_replay")}
 
-    def wait_until_settled(self, timeout: float, show: Callable[[str], None] = lambda line: None) -> Books:
+    def wait_until_settled(self, timeout: float, show: Callable[[str], None] = lambda _: None) -> Books:
         """Waits until nothing is on its way any more and every replay has ended; shows each change."""
         deadline, shown = time.monotonic() + timeout, ""
         while True:

@@ -11,7 +11,6 @@ marker in its environment; `stop` ends exactly the processes with that marker, a
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import secrets
@@ -23,6 +22,7 @@ import sys
 import threading
 import time
 import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -36,7 +36,6 @@ from demo.airflow_api import AirflowApi, AirflowApiError
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 MARKER = "HOMING_STACK"
 _REPOSITORY = Path(__file__).resolve().parent.parent
-_PORTS = ("api", "worker_log", "trigger_log")
 _OWNED_ELSEWHERE = ("AIRFLOW_", "SPARK_", "PYSPARK_", "PYTHONPATH", MARKER)
 
 # Defaults that make Airflow answer quickly on a small machine; `env` overrides each of them.
@@ -53,6 +52,7 @@ _FAST = {
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     "SCARF_ANALYTICS": "false",
@@ -77,37 +77,26 @@ def marked_processes(marker: str) -> list[int]:
     """The live processes whose environment carries `marker`, this process excepted."""
     wanted = f"{MARKER}={marker}".encode()
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
+    for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                found.append(int(entry))
-    return found
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def _write_private(path: Path, content: Mapping[str, Any]) -> None:
     """Replace the file in one step, readable by its owner only."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file, indent=1)
+    new.touch(mode=0o600)
+    new.write_text(json.dumps(content, indent=1))
     new.replace(path)
 
 
-def _port_is_free(port: int) -> bool:
+def free_port(port: int = 0) -> int:
+    """A port nobody listens on at this moment: `port` itself when given. Raises OSError when it is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", port))
         return int(probe.getsockname()[1])
 
 
@@ -119,10 +108,10 @@ def _signal(pid: int, signum: int) -> None:
 class AirflowStack(AirflowApi):
     """One Airflow below `home`, and a client of its REST API.
 
-    `env` is added to the environment of every component and wins over the defaults. `api_port` fixes the port of
-    the UI; otherwise a free one is taken. `sql_alchemy_conn` puts the metadata elsewhere than in SQLite below
-    `home`; a PostgreSQL URL is used with psycopg 3. `users` maps user names to roles; the first one is the one
-    this object logs in as. Not thread-safe; two stacks need two homes.
+    `env` is added to the environment of every component and wins over the defaults. `api_port` fixes the
+    port of the UI; otherwise a free one is taken. `sql_alchemy_conn` puts the metadata elsewhere than in
+    SQLite below `home`; a PostgreSQL URL is used with psycopg 3. `users` maps user names to roles; this
+    object logs in as the first. Not thread-safe; two stacks need two homes.
     """
 
     def __init__(
@@ -147,12 +136,8 @@ class AirflowStack(AirflowApi):
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._handlers: dict[int, Any] = {}
         self.home.mkdir(parents=True, exist_ok=True)
-        self._state = self._load() or {
-            "marker": uuid.uuid4().hex,
-            "ports": {},
-            "components": {},
-            "migrated": None,
-        }
+        self._state: dict[str, Any] = {"ports": {}, "components": {}, "migrated": None} | self._load()
+        self._state.setdefault("marker", uuid.uuid4().hex)
         self._secrets = self._load_secrets()
 
     @classmethod
@@ -164,14 +149,9 @@ class AirflowStack(AirflowApi):
             raise StackError(f"there is no Airflow stack in {home}: no stack.json") from error
         return cls(Path(home), Path(options.pop("dags_folder")), **options)
 
-    # -- what is kept below home ---------------------------------------------------------------------------------
-
-    def _load(self) -> dict[str, Any] | None:
-        try:
-            state: dict[str, Any] = json.loads((self.home / "stack.json").read_text())
-        except FileNotFoundError:
-            return None
-        return state
+    def _load(self) -> dict[str, Any]:
+        kept = self.home / "stack.json"
+        return json.loads(kept.read_text()) if kept.exists() else {}
 
     def _save(self) -> None:
         self._state["options"] = {
@@ -185,10 +165,8 @@ class AirflowStack(AirflowApi):
         """The keys all components share and the passwords of the users, made once per home."""
         kept, passwords = self.home / "secrets.json", self.home / "passwords.json"
         if not kept.exists():
-            fernet = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-            _write_private(
-                kept, {"jwt": secrets.token_hex(32), "api": secrets.token_hex(32), "fernet": fernet}
-            )
+            keys = {"jwt": secrets.token_hex(32), "api": secrets.token_hex(32)}
+            _write_private(kept, {**keys, "fernet": urlsafe_b64encode(secrets.token_bytes(32)).decode()})
         known = json.loads(passwords.read_text()) if passwords.exists() else {}
         if missing := self.users.keys() - known.keys():
             _write_private(passwords, {**known, **{name: secrets.token_urlsafe(12) for name in missing}})
@@ -204,8 +182,6 @@ class AirflowStack(AirflowApi):
         """The name and password of the first user, read from the file Airflow uses."""
         name = next(iter(self.users))
         return name, json.loads((self.home / "passwords.json").read_text())[name]
-
-    # -- environment ---------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
         """The whole environment of a component, a task or an `airflow` command of this stack."""
@@ -259,9 +235,16 @@ class AirflowStack(AirflowApi):
 
         With `check`, a non-zero exit raises StackError with the end of its output.
         """
-        command = [self._airflow(), *args]
-        done = subprocess.run(command, env=self.environment(), cwd=self.home, text=True, stdin=subprocess.DEVNULL,
-                              capture_output=True, timeout=timeout)  # fmt: skip
+        done = subprocess.run(
+            [self._airflow(), *args],
+            check=False,
+            env=self.environment(),
+            cwd=self.home,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+        )
         if check and done.returncode:
             output = (done.stdout + done.stderr)[-4000:]
             raise StackError(f"airflow {' '.join(args)} ended with {done.returncode}:\n{output}")
@@ -274,17 +257,13 @@ class AirflowStack(AirflowApi):
             raise StackError(f"Airflow is not installed beside {sys.executable}: there is no {path}")
         return str(path)
 
-    # -- processes -----------------------------------------------------------------------------------------------
-
     def migrate(self) -> None:
         """Bring the metadata database to this Airflow's version; does nothing when that was done before."""
         done_for = [
             version("apache-airflow-core"),
             self._database_settings()["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"],
         ]
-        if self._state["migrated"] == done_for and (
-            self.sql_alchemy_conn or (self.home / "airflow.db").exists()
-        ):
+        if self._state["migrated"] == done_for and (self.sql_alchemy_conn or (self.home / "airflow.db").exists()):
             return
         self.cli("db", "migrate")
         self._state["migrated"] = done_for
@@ -304,16 +283,23 @@ class AirflowStack(AirflowApi):
             self._spawn(name)
 
     def _choose_ports(self) -> None:
-        if self.api_port is not None and not _port_is_free(self.api_port):
-            raise StackError(f"port {self.api_port} is taken; give another api_port")
-        self._state["ports"] = {name: free_port() for name in _PORTS}
-        if self.api_port is not None:
-            self._state["ports"]["api"] = self.api_port
+        try:
+            api = free_port(self.api_port or 0)
+        except OSError as error:
+            raise StackError(f"port {self.api_port} is taken; give another api_port") from error
+        self._state["ports"] = {"api": api, "worker_log": free_port(), "trigger_log": free_port()}
 
     def _spawn(self, name: str) -> None:
         with self.log_file(name).open("ab") as log:
-            child = subprocess.Popen([self._airflow(), name], env=self.environment(), cwd=self.home, stdout=log,
-                                     stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+            child = subprocess.Popen(
+                [self._airflow(), name],
+                env=self.environment(),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._children[name] = child
         self._state["components"][name] = {
             "pid": child.pid,
@@ -327,14 +313,11 @@ class AirflowStack(AirflowApi):
 
     def pid(self, component: str) -> int | None:
         """The live process of a component, or None."""
-        child = self._children.get(component)
-        if child is not None and child.poll() is not None:
-            return None
         known = self._state["components"].get(component)
         return known["pid"] if known and known["pid"] in self.processes() else None
 
     def processes(self) -> list[int]:
-        """Every live process that belongs to the stack: components, workers, tasks, Spark drivers, orphans."""
+        """Every live process of the stack: components, workers, tasks, Spark drivers, orphans."""
         for child in self._children.values():
             child.poll()
         return marked_processes(self._state["marker"])
@@ -348,9 +331,7 @@ class AirflowStack(AirflowApi):
         while waiting := self._not_healthy():
             died = [name for name in waiting if self.pid(name) is None]
             if died or time.monotonic() > deadline:
-                raise StackError(
-                    self._explain(died or waiting, "died" if died else f"not healthy in {timeout:.0f} s")
-                )
+                raise StackError(self._explain(died or waiting, "died" if died else f"not healthy in {timeout:.0f} s"))
             time.sleep(0.2)
 
     def _not_healthy(self) -> list[str]:
@@ -382,7 +363,7 @@ class AirflowStack(AirflowApi):
         self._await_end(lambda: self.pid(component) is None, 10.0)
 
     def restart(self, component: str) -> None:
-        """Start a component again, ending it first when it runs; `wait_healthy` then waits for the new one."""
+        """Start a component again, ending it first when it runs; `wait_healthy` waits for the new one."""
         if (pid := self.pid(component)) is not None:
             _signal(pid, signal.SIGTERM)
             if not self._await_end(lambda: self.pid(component) is None, 10.0):
@@ -392,8 +373,8 @@ class AirflowStack(AirflowApi):
     def stop(self, grace: float = 5.0) -> None:
         """End every process of the stack; return when none is left. Idempotent, from any process.
 
-        The scheduler, the DAG processor and the triggerer get SIGTERM and `grace` seconds; what is left then is
-        killed. To Airflow a task that was running looks lost, not failed: the next start runs it again.
+        The scheduler, the DAG processor and the triggerer get SIGTERM and `grace` seconds; what is left
+        then is killed. A task that was running looks lost to Airflow, not failed: the next start reruns it.
         An exception (a second Ctrl-C) cuts the grace short, never the kill.
         """
         try:
@@ -428,8 +409,6 @@ class AirflowStack(AirflowApi):
             time.sleep(0.05)
         return True
 
-    # -- ownership -----------------------------------------------------------------------------------------------
-
     def __enter__(self) -> AirflowStack:
         """Own the stack: what a killed owner left is stopped, then it is migrated, started and healthy.
 
@@ -457,7 +436,7 @@ class AirflowStack(AirflowApi):
             self._handlers.clear()
 
     def _take_signals(self) -> None:
-        def interrupt(signum: int, frame: FrameType | None) -> None:
+        def interrupt(signum: int, _frame: FrameType | None) -> None:
             raise StackInterrupted(f"received {signal.Signals(signum).name}")
 
         if threading.current_thread() is threading.main_thread():

@@ -107,9 +107,7 @@ def _is_pydantic_model(annotation: Any) -> bool:
     # Whoever defined a model has imported pydantic already, so an optional package is never loaded for
     # nothing.
     pydantic = sys.modules.get("pydantic")
-    return (
-        pydantic is not None and isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
-    )
+    return pydantic is not None and isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)
 
 
 _WHAT_BINDS = "use a dataclass, TypedDict, msgspec.Struct, pydantic model or built-in type"
@@ -119,8 +117,6 @@ def _refuse_unusable(annotation: Any) -> None:
     try:
         info = msgspec.inspect.type_info(annotation)
     except TypeError as error:
-        raise ConfigurationError(
-            f"content cannot be bound to {describe_type(annotation)}: {error}"
-        ) from error
+        raise ConfigurationError(f"content cannot be bound to {describe_type(annotation)}: {error}") from error
     if isinstance(info, msgspec.inspect.CustomType) and not _is_pydantic_model(info.cls):
         raise ConfigurationError(f"content cannot be bound to {describe_type(annotation)}: {_WHAT_BINDS}")

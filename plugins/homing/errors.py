@@ -93,9 +93,7 @@ class HandlerError(HomingError):
     of failure; `__cause__` is the exception the handler raised.
     """
 
-    def __init__(
-        self, text: str, handler: str = "", attempts: int = 1, snapshot: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, text: str, handler: str = "", attempts: int = 1, snapshot: dict[str, Any] | None = None) -> None:
         super().__init__(text)
         self.handler = handler
         self.attempts = attempts

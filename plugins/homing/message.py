@@ -8,13 +8,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 
 from homing.errors import UnreadableMessageError, UnstorableContentError
 
-Content = Union[None, bool, int, float, str, bytes, list[Any], dict[str, Any]]
 Headers = Mapping[str, Any]
 
 # The states of a message; `store.count()` has one number for each.

@@ -33,12 +33,8 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if type(self.max_retries) is not int or self.max_retries < 0:
-            raise ConfigurationError(
-                f"max_retries must be a whole number from 0 up, not {self.max_retries!r}"
-            )
-        if type(self.interval) not in {int, float} or not (
-            math.isfinite(self.interval) and self.interval > 0
-        ):
+            raise ConfigurationError(f"max_retries must be a whole number from 0 up, not {self.max_retries!r}")
+        if type(self.interval) not in {int, float} or not (math.isfinite(self.interval) and self.interval > 0):
             raise ConfigurationError(f"the retry interval must be more than 0 seconds, not {self.interval!r}")
 
     def decide(self, error: BaseException, attempt: int) -> RetryDecision:

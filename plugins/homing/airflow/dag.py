@@ -1,15 +1,15 @@
 """delivery_dag: a pipeline as two DAGs.
 
-    orders           listen ─▶ process ─▶ deliver.crm ──┐
-                                      └─▶ deliver.lake ─┴▶ settle        (failures? triggers orders_replay)
-    orders_replay    replay ─▶ settle
+orders           listen ─▶ process ─▶ deliver.crm ──┐
+                                  └─▶ deliver.lake ─┴▶ settle        (failures? triggers orders_replay)
+orders_replay    replay ─▶ settle
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup
@@ -63,7 +63,7 @@ def delivery_dag(
         flows=[flow.name for flow in load_chain(chain).flows],
         store=store,
         dead_letter_store=dead_letter_store,
-        work_dir=work_dir or os.path.join(tempfile.gettempdir(), "homing", name),
+        work_dir=work_dir or str(Path(tempfile.gettempdir(), "homing", name)),
         batch_size=batch_size,
         polling_interval=polling_interval,
         lease=lease,
@@ -104,9 +104,7 @@ def _replay(name: str, pipeline: PipelineSpec, common: dict[str, Any], spark: di
         "ids": Param([], type="array", items={"type": "string"}, description="Replay these messages"),
     }
     with DAG(f"{name}_replay", schedule=None, params=params, **common) as dag:
-        replay = ReplayOperator(
-            task_id="replay", pipeline=pipeline, on_failure_callback=dead_letter_callback, **spark
-        )
+        replay = ReplayOperator(task_id="replay", pipeline=pipeline, on_failure_callback=dead_letter_callback, **spark)
         settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, retries=_SETTLE_RETRIES).as_teardown()
         replay >> settle
     return dag

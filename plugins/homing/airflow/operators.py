@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import DagRunTriggerException
+from airflow.sdk.log import mask_secret
 
 import homing
 from homing.airflow.pipeline import PipelineSpec, run_key
@@ -23,7 +25,8 @@ class PipelineJobOperator(SparkSubmitOperator):
     application_name: str
 
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        # Spark's own INFO lines would bury what happened to the messages.
+        super().__init__(**{**kwargs, "conf": {"spark.log.level": "WARN", **(kwargs.get("conf") or {})}})
         self.pipeline = pipeline
 
     def execute(self, context: Any) -> None:
@@ -34,7 +37,8 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.application = str(_application(self.application_name))
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
-        super().execute(context)
+        with self._environment():
+            super().execute(context)
 
     def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure the run holds its batch; how many messages that is."""
@@ -44,18 +48,26 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _arguments(self, run_id: str) -> list[str]:
         return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.lease)]
 
-    def _get_hook(self) -> SparkSubmitHook:
-        """The hook, with the stores in the environment of spark-submit: added here, because whatever the operator
-        keeps in its own fields is rendered, logged or shown."""
-        hook = super()._get_hook()
+    @contextmanager
+    def _environment(self) -> Iterator[None]:
+        """The stores in this process's environment, which spark-submit inherits, and nowhere else: whatever the
+        operator keeps in its fields is rendered, logged or shown."""
         store, dead_letter_store = self.pipeline.urls()
-        hook._env_vars = {
-            **(hook._env_vars or {}),
+        for secret in (store, dead_letter_store):
+            mask_secret(secret)
+        added = {
             "HOMING_STORE": store,
             "HOMING_DEAD_LETTER_STORE": dead_letter_store,
             "PYTHONPATH": os.pathsep.join(self._python_path()),
         }
-        return hook
+        before = {name: os.environ.get(name) for name in added}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            # `airflow dags test` runs one task after the other in one process.
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
     def _python_path(self) -> list[str]:
         """The chain's module lies beside the DAG file, which Airflow can import from and Spark cannot."""

@@ -1,4 +1,4 @@
-"""StoreSensor: the listener of a pipeline. It claims the run's batch, and waits in the triggerer while there is none."""
+"""StoreSensor: the listener of a pipeline. It claims the run's batch, or waits in the triggerer for one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoreSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.pipeline = pipeline
 
-    def execute(self, context: Any, event: Any = None) -> dict[str, Any]:
+    def execute(self, context: Any, event: Any = None) -> dict[str, Any]:  # noqa: RET503 - defer() raises
         # Claiming first spares the way through the triggerer whenever something is due already.
         with self.pipeline.open_batch(run_key(context)) as batch:
             known = batch.is_known()
@@ -33,6 +33,4 @@ class StoreSensor(BaseSensorOperator):
         if known:
             raise AirflowSkipException(f"batch {batch.run_id} is complete: nothing is left to deliver")
         self.log.info("nothing is due in store %s: listening", batch.store_name)
-        self.defer(
-            trigger=StoreTrigger(self.pipeline.store, self.pipeline.polling_interval), method_name="execute"
-        )
+        self.defer(trigger=StoreTrigger(self.pipeline.store, self.pipeline.polling_interval), method_name="execute")

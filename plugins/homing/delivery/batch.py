@@ -82,9 +82,11 @@ class Batch:
     def reclaim(self, ids: Collection[str], lease: float = DEFAULT_LEASE) -> int:
         """Claims these messages wherever they wait after their failure, and keeps what the run holds already."""
         stores = self._stores
-        found = [stores.store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=())]
-        for store in (stores.failures, stores.dead_letters):
-            found.append(store.lease_batch(max(1, len(ids)), batch_id=self.run_id, lease=lease, ids=ids))
+        found = (
+            stores.store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=()),
+            stores.failures.lease_batch(1, batch_id=self.run_id, lease=lease, ids=ids),
+            stores.dead_letters.lease_batch(1, batch_id=self.run_id, lease=lease, ids=ids),
+        )
         return sum(held.size for held in found if held is not None)
 
     def held(self) -> list[Held]:

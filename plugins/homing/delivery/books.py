@@ -69,9 +69,14 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     while page := list(islice(states, _PAGE)):
         entries = stores.ledger.entries(message_id for message_id, _ in page)
         for message_id, state in page:
-            is_dead = message_id in dead or state == DEAD
-            is_waiting = not is_dead and (message_id in failed or state != ACKNOWLEDGED)
-            _enter(books, flows, message_id, entries.get(message_id, {}), is_dead, is_waiting)
+            found = entries.get(message_id, {})
+            if message_id in dead or state == DEAD:
+                outcome = "dead_lettered"
+            elif message_id in failed or state != ACKNOWLEDGED:
+                outcome = "waiting"
+            else:
+                outcome = _finished_outcome(found, flows)
+            _enter(books, message_id, found, outcome)
     return books
 
 
@@ -79,10 +84,7 @@ def _present(states: Iterable[tuple[str, str]]) -> set[str]:
     return {message_id for message_id, state in states if state != ACKNOWLEDGED}
 
 
-def _enter(
-    books: Books, flows: Sequence[str], message_id: str, entries: dict[str, Entry], dead: bool, waiting: bool
-) -> None:
-    outcome = _outcome(entries, flows, dead, waiting)
+def _enter(books: Books, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
     _add(books.total, outcome)
     books.total.duplicates += sum(_again(entry) for entry in entries.values())
     if outcome == "unaccounted" and len(books.unaccounted) < _NAMED:
@@ -90,18 +92,14 @@ def _enter(
     source = entries.get(SOURCE_FLOW)
     if source is not None and source.state == DROPPED and outcome == "dropped":
         return  # it was never routed to any destination
-    for flow in flows:
+    for flow, column in books.destinations.items():
         entry = entries.get(flow)
-        column = books.destinations[flow]
         _add(column, _flow_outcome(entry, outcome))
         column.duplicates += 0 if entry is None else _again(entry)
 
 
-def _outcome(entries: dict[str, Entry], flows: Sequence[str], dead: bool, waiting: bool) -> str:
-    if dead:
-        return "dead_lettered"
-    if waiting:
-        return "waiting"
+def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
+    """What became of a message that is in no store any more."""
     if not is_complete(entries, flows):
         return "unaccounted"
     return "delivered" if any(entry.state == DELIVERED for entry in entries.values()) else "dropped"
@@ -120,5 +118,3 @@ def _add(column: Column, outcome: str) -> None:
 
 def _again(entry: Entry) -> int:
     return max(0, entry.deliveries - 1)
-
-

@@ -63,17 +63,20 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -
     snapshot = {flow: entry.snapshot for flow, entry in entries.items() if flow in errors}
     if row["content_type"] == FAILURE_TYPE:
         record: dict[str, Any] = decode(row["encoding"], row["message"], row["id"])
-        return {**record, "errors": errors or record["errors"], "done": {**record["done"], **done}, "snapshot": snapshot}
+        return {
+            **record,
+            "errors": errors or record["errors"],
+            "done": {**record["done"], **done},
+            "snapshot": snapshot,
+        }
     if row["dead_letter_reason"]:
         description = row["dead_letter_description"] or row["dead_letter_reason"]
         errors[SOURCE_FLOW] = {"type": row["dead_letter_reason"], "message": description, "handler": "store"}
-    return _first_record(row, errors, done, snapshot, chain, batch_id)
+    about = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
+    return _first_record(row, about)
 
 
-def _first_record(
-    row: Row, errors: Mapping[str, Any], done: Mapping[str, Any], snapshot: Any, chain: str, batch_id: str
-) -> dict[str, Any]:
-    about: dict[str, Any] = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
+def _first_record(row: Row, about: dict[str, Any]) -> dict[str, Any]:
     try:
         return build_record(rows.to_message(row), {}, **about)
     except UnreadableMessageError:

@@ -28,9 +28,12 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str) -> Iterator[Pipel
 
     The failure store lies beside the store, in the same database, and is named after it.
     """
-    with _open_sql(store_url, "store") as store, _open_sql(dead_letter_url, "dead-letter store") as dead_letters:
-        with store.sibling(f"{store.name}_failures") as failures:
-            yield PipelineStores(store, failures, dead_letters, store.ledger())
+    with (
+        _open_sql(store_url, "store") as store,
+        store.sibling(f"{store.name}_failures") as failures,
+        _open_sql(dead_letter_url, "dead-letter store") as dead_letters,
+    ):
+        yield PipelineStores(store, failures, dead_letters, store.ledger())
 
 
 def _open_sql(url: str, role: str) -> SqlStore:

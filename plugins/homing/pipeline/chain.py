@@ -73,9 +73,7 @@ class HandlerChain:
         self._tally = Tally()
         self._workers = Workers(name, len(self.flows))
 
-    def execute(
-        self, content: Any, *, id: str | None = None, headers: Headers | None = None
-    ) -> ExecutionResult:
+    def execute(self, content: Any, *, id: str | None = None, headers: Headers | None = None) -> ExecutionResult:
         """Carries one content through the chain and returns when every destination is done; blocking.
 
         Raises ExecutionError, after all destinations have ended, if any handler failed; its `message` holds

@@ -25,9 +25,7 @@ class MessageContext:
 
     __slots__ = ("_content", "_message", "_properties", "_shown_content", "_shown_message")
 
-    def __init__(
-        self, message: Message, properties: Mapping[str, Any] | None = None, *, content: Any = _UNSET
-    ) -> None:
+    def __init__(self, message: Message, properties: Mapping[str, Any] | None = None, *, content: Any = _UNSET) -> None:
         """`content` is the content as processed so far, where that is not the message's own."""
         self._message = message
         self._content = message.content if content is _UNSET else content

@@ -47,9 +47,7 @@ def run(awaitable: Awaitable[Any]) -> Any:
     if _runs_here(loop):
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
-        raise RuntimeError(
-            "an async handler cannot run another chain with async handlers; use a thread for that"
-        )
+        raise RuntimeError("an async handler cannot run another chain with async handlers; use a thread for that")
     future = asyncio.run_coroutine_threadsafe(_settled(awaitable), loop)
     try:
         result, error = future.result()

@@ -67,9 +67,7 @@ class Execution:
         return build_record(
             self.message,
             self.properties,
-            errors={
-                flow: describe(error, error.handler, error.attempts) for flow, error in self.errors.items()
-            },
+            errors={flow: describe(error, error.handler, error.attempts) for flow, error in self.errors.items()},
             done=self.done,
             snapshot={flow: error.snapshot for flow, error in self.errors.items()},
             chain=chain,

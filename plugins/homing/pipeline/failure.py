@@ -80,10 +80,10 @@ def build_record(
         "batch_id": batch_id,
         "failed_at": datetime.now(timezone.utc).isoformat(),
         "message": _write_message(message),
-        "properties": _as_json(dict(properties or {})),
-        "errors": {flow: _as_json(dict(error)) for flow, error in errors.items()},
-        "done": {flow: _as_json(result) for flow, result in done.items()},
-        "snapshot": _as_json(snapshot),
+        "properties": as_json(dict(properties or {})),
+        "errors": {flow: as_json(dict(error)) for flow, error in errors.items()},
+        "done": {flow: as_json(result) for flow, result in done.items()},
+        "snapshot": as_json(snapshot),
     }
 
 
@@ -117,7 +117,7 @@ def _write_message(message: Message) -> dict[str, Any]:
         **written,
         "encoding": body.encoding,
         "body": body.body,
-        "headers": _as_json(dict(message.headers)),
+        "headers": as_json(dict(message.headers)),
     }
 
 
@@ -133,7 +133,8 @@ def _read_message(written: dict[str, Any]) -> Message:
         raise UnreadableMessageError(f"the failure record's message is broken: {error}") from error
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """The value, with whatever JSON cannot carry in it replaced by its repr. Never fails."""
     try:
         return accept_json(value)
     except UnstorableContentError:

@@ -110,9 +110,7 @@ def as_destination_flow(written: Any) -> DestinationFlow:
     target = written
     if isinstance(written, (list, tuple)):
         if len(written) != 2:  # noqa: PLR2004
-            raise ChainError(
-                f"a destination flow is a destination or ([processors], destination), not {written!r}"
-            )
+            raise ChainError(f"a destination flow is a destination or ([processors], destination), not {written!r}")
         processors, target = written
     if not isinstance(target, Handler) or target.kind != DESTINATION:
         raise ChainError(f"a destination flow ends in a destination, and this is {_show(target)}")
@@ -160,7 +158,5 @@ def _show(thing: Any) -> str:
     if isinstance(thing, Handler):
         return f"the {thing.kind} {thing.name!r}"
     if callable(thing):
-        return (
-            f"{getattr(thing, '__name__', thing)!r}, which has no decorator (@destination, @transformer, ...)"
-        )
+        return f"{getattr(thing, '__name__', thing)!r}, which has no decorator (@destination, @transformer, ...)"
     return repr(thing)

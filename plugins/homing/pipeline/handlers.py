@@ -149,9 +149,7 @@ def destination_router(function: Function | None = None, /, *, name: str | None 
     return _decorate(DESTINATION_ROUTER, function, name)
 
 
-def _decorate(
-    kind: str, function: Function | None, name: str | None, policy: RetryPolicy | None = None
-) -> Any:
+def _decorate(kind: str, function: Function | None, name: str | None, policy: RetryPolicy | None = None) -> Any:
     def decorate(function: Function) -> Handler:
         return Handler(function, kind, _name_of(function, kind, name), policy or RetryPolicy())
 
@@ -160,16 +158,12 @@ def _decorate(
 
 def _name_of(function: Function, kind: str, name: str | None) -> str:
     if isinstance(function, Handler):
-        raise ChainError(
-            f"handler {function.name!r} is a {function.kind} already and cannot be a {kind} as well"
-        )
+        raise ChainError(f"handler {function.name!r} is a {function.kind} already and cannot be a {kind} as well")
     if not callable(function):
         raise ChainError(f"a {kind} is made from a function, not from {function!r}")
     chosen = getattr(function, "__name__", None) if name is None else name
     if not isinstance(chosen, str) or not chosen.strip():
         raise ChainError(f"a {kind} needs a name that is a str and not empty, not {chosen!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ChainError(
-            f"handler {chosen!r} is a generator, which would run nothing; return instead of yield"
-        )
+        raise ChainError(f"handler {chosen!r} is a generator, which would run nothing; return instead of yield")
     return chosen

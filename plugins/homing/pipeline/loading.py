@@ -64,17 +64,14 @@ def _import(module_name: str, reference: str) -> ModuleType:
 
 def _broken(module_name: str, reference: str, error: BaseException) -> ChainImportError:
     return ChainImportError(
-        f"importing {module_name!r} for the chain {reference!r} failed: "
-        f"{type(error).__qualname__}: {text_of(error)}"
+        f"importing {module_name!r} for the chain {reference!r} failed: {type(error).__qualname__}: {text_of(error)}"
     )
 
 
 def _missing(module: ModuleType, attribute: str, reference: str) -> str:
     there = vars(module)
     chains = sorted(name for name, value in there.items() if isinstance(value, HandlerChain))
-    close = difflib.get_close_matches(attribute, chains, n=1) or difflib.get_close_matches(
-        attribute, there, n=1
-    )
+    close = difflib.get_close_matches(attribute, chains, n=1) or difflib.get_close_matches(attribute, there, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; its chains are: {', '.join(chains) or 'none'}"
     return f"module {module.__name__!r} has no {attribute!r} for the chain {reference!r}{hint}"
 

@@ -16,9 +16,7 @@ Call = Callable[[MessageContext], Any]
 _CONTEXT_NAMES = frozenset({"ctx", "context"})
 _EMPTY = inspect.Parameter.empty
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_HOW = (
-    "a handler takes a MessageContext, the content, or both: def handler(order: Order, ctx: MessageContext)"
-)
+_HOW = "a handler takes a MessageContext, the content, or both: def handler(order: Order, ctx: MessageContext)"
 
 
 def compile_call(function: Callable[..., Any], name: str) -> Call:
@@ -30,9 +28,7 @@ def compile_call(function: Callable[..., Any], name: str) -> Call:
     parameters = _required(function, name)
     is_context = [_wants_context(parameter, function, len(parameters)) for parameter in parameters]
     if len(parameters) == 1:
-        return (
-            function if is_context[0] else _with_content(function, _converter(parameters[0], function, name))
-        )
+        return function if is_context[0] else _with_content(function, _converter(parameters[0], function, name))
     if is_context == [True, False]:
         return _with_both(_swapped(function), _converter(parameters[1], function, name))
     if is_context == [False, True]:

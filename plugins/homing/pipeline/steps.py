@@ -48,9 +48,7 @@ def process(handler: Handler, ctx: MessageContext) -> None:
         if not returned:
             raise Drop(f"filter {handler.name} returned False")
     elif returned is not None:
-        raise rubbish(
-            handler, ctx, returned, "a processor returns nothing; use @transformer to change the content"
-        )
+        raise rubbish(handler, ctx, returned, "a processor returns nothing; use @transformer to change the content")
 
 
 def deliver(destination: Handler, ctx: MessageContext) -> Delivery:

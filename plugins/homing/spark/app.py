@@ -72,9 +72,7 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
 
 
 def _run(step: str, arguments: argparse.Namespace, work: Callable[[Engine], object]) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # py4j logs every call to the JVM at INFO and below.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    _show_our_log_lines()
     try:
         pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
         with _engine(step, pipeline, arguments.run_id, arguments.lease) as engine:
@@ -83,12 +81,24 @@ def _run(step: str, arguments: argparse.Namespace, work: Callable[[Engine], obje
             else:
                 work(engine)
     except ConfigurationError as error:
-        log.error("%s: %s", step, error)
-        return 2
+        return _end(2, f"{step}: {error}")
     except HomingError as error:
-        log.error("%s of batch %s: %s", step, arguments.run_id, error)
-        return 1
+        return _end(1, f"{step} of batch {arguments.run_id}: {error}")
     return 0
+
+
+def _end(code: int, reason: str) -> int:
+    """Says why the job ends, in one line: it is what the task's log and its failure will show last."""
+    log.error(reason)
+    return code
+
+
+def _show_our_log_lines() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    ours = logging.getLogger("homing")
+    ours.handlers, ours.propagate = [handler], False
+    ours.setLevel(logging.INFO)
 
 
 @contextmanager
@@ -108,4 +118,3 @@ def _engine(step: str, pipeline: Pipeline, run_id: str, lease: float) -> Iterato
                 yield Engine(spark, pipeline, chain, stores, batch, fence)
         finally:
             spark.stop()
-

@@ -51,7 +51,8 @@ def to_batch(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordB
     """An Arrow batch of these rows; keys the schema does not have are left out."""
     rows = list(rows)
     return pa.RecordBatch.from_arrays(
-        [pa.array([row[name] for row in rows], type=schema.field(name).type) for name in schema.names], schema=schema
+        [pa.array([row[name] for row in rows], type=schema.field(name).type) for name in schema.names],
+        schema=schema,
     )
 
 

@@ -21,9 +21,7 @@ class LeaseKeeper:
     database that is away for a moment is no loss yet.
     """
 
-    def __init__(
-        self, batch: Batch, ledger: Ledger, fence: Fence, lease: float, on_lost: Callable[[], object]
-    ) -> None:
+    def __init__(self, batch: Batch, ledger: Ledger, fence: Fence, lease: float, on_lost: Callable[[], object]) -> None:
         self._batch = batch
         self._ledger = ledger
         self._fence = fence

@@ -19,8 +19,7 @@ from homing.errors import ContentError
 from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, decode, encode, encode_json
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
-from homing.pipeline.failure import _as_json as jsonable
-from homing.pipeline.failure import describe
+from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import Flow
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import TALLY, rows_of, to_batch
@@ -139,7 +138,7 @@ def _deliver(flow: Flow, row: Row, recorder: Recorder) -> Entry:
             delivery.state,
             destination=delivery.destination,
             attempts=delivery.attempts,
-            result=jsonable(delivery.result),
+            result=as_json(delivery.result),
             batch_id=row["batch_id"],
         )
     recorder.add(entry)

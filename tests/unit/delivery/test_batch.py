@@ -88,7 +88,9 @@ def test_settling_takes_the_right_to_record_from_whatever_still_runs(pipeline: P
         pipeline.stores.ledger.record(fence, [Entry(message_id, "crm", DELIVERED, batch_id="run")])
 
 
-def test_a_replay_claims_what_failed_in_its_batch_and_acknowledges_what_it_delivers(pipeline: Pipeline) -> None:
+def test_a_replay_claims_what_failed_in_its_batch_and_acknowledges_what_it_delivers(
+    pipeline: Pipeline,
+) -> None:
     first, (message_id, other) = pipeline.claimed("run", 1, 2)
     pipeline.failed("run", message_id, "crm")
     pipeline.delivered("run", other, *FLOWS)
@@ -181,7 +183,9 @@ def test_a_dead_letter_whose_replay_fails_again_stays_a_dead_letter(pipeline: Pi
     assert replay.reclaim(replay.unfinished("run")) == 1
 
 
-def test_a_cleared_first_pass_finds_its_own_failures_and_dead_letters_and_no_new_messages(pipeline: Pipeline) -> None:
+def test_a_cleared_first_pass_finds_its_own_failures_and_dead_letters_and_no_new_messages(
+    pipeline: Pipeline,
+) -> None:
     message_id = dead_lettered(pipeline)
     pipeline.stores.store.store("new")
     again = pipeline.batch("run")

@@ -8,7 +8,7 @@ from tests.unit.delivery.conftest import FLOWS, Pipeline
 
 
 def test_every_outcome_has_its_place(pipeline: Pipeline) -> None:
-    batch, (sent, dropped, failed, waiting) = pipeline.claimed("run", 1, 2, 3, 4)
+    batch, (sent, dropped, failed, _) = pipeline.claimed("run", 1, 2, 3, 4)
     pipeline.record(
         "run",
         Entry(sent, "lake", DELIVERED, batch_id="run"),
@@ -21,7 +21,13 @@ def test_every_outcome_has_its_place(pipeline: Pipeline) -> None:
     books = keep_books(pipeline.stores, FLOWS)
 
     total = books.total
-    assert (total.accepted, total.delivered, total.dropped, total.dead_lettered, total.waiting) == (4, 1, 1, 0, 2)
+    assert (total.accepted, total.delivered, total.dropped, total.dead_lettered, total.waiting) == (
+        4,
+        1,
+        1,
+        0,
+        2,
+    )
     assert books.destinations["lake"].accepted == 3
     assert books.destinations["lake"].delivered == 1
     assert books.destinations["crm"].dropped == 1

@@ -238,9 +238,7 @@ def test_router_may_return_a_destination_with_processors() -> None:
     def route(ctx: MessageContext) -> Any:
         return ([doubled], crm)
 
-    assert HandlerChain("chain", destinations_flow=route).execute(2).destination_results == {
-        "crm": ["crm", 4]
-    }
+    assert HandlerChain("chain", destinations_flow=route).execute(2).destination_results == {"crm": ["crm", 4]}
 
 
 def test_routers_that_reach_the_same_destination_both_keep_their_result() -> None:
@@ -264,9 +262,7 @@ def test_router_that_returns_none_delivers_nowhere_and_counts_as_dropped(failure
     chain = HandlerChain("chain", destinations_flow=nowhere, failure_store=failure_store)
     result = chain.execute(1)
     assert result.destination_results == {}
-    assert [(delivery.destination, delivery.state) for delivery in result.deliveries] == [
-        ("nowhere", "dropped")
-    ]
+    assert [(delivery.destination, delivery.state) for delivery in result.deliveries] == [("nowhere", "dropped")]
     assert chain.counts()["dropped"] == 1
     assert failure_store.messages == []
 
@@ -303,9 +299,7 @@ def test_flow_that_fails_raises_a_handler_error_with_cause_attempts_and_snapshot
         raise OSError("refused")
 
     flow = HandlerChain("chain", destinations_flow=[([doubled], flaky)]).flows[0]
-    with pytest.raises(
-        HandlerError, match="destination 'flaky' failed on message m1: OSError: refused"
-    ) as failure:
+    with pytest.raises(HandlerError, match="destination 'flaky' failed on message m1: OSError: refused") as failure:
         flow.deliver(MessageContext(Message("m1", 2)))
 
     assert (failure.value.handler, failure.value.attempts) == ("flaky", 2)

@@ -117,8 +117,7 @@ def test_error_names_message_chain_handlers_and_reasons() -> None:
     ):
         chain.execute({}, id="m1")
     assert str(failure.value) == (
-        "message m1 failed in chain 'orders': down: ConnectionError: refused; "
-        "lake: PermissionError: read only"
+        "message m1 failed in chain 'orders': down: ConnectionError: refused; lake: PermissionError: read only"
     )
 
 
@@ -151,9 +150,7 @@ def test_failure_store_that_is_down_is_named_and_the_error_still_carries_the_rec
         chain.execute({"order": 7}, id="m1")
 
     assert "down: ConnectionError: refused" in str(failure.value)
-    assert "failure store 'failures' did not take it: StoreUnavailableError: no connection" in str(
-        failure.value
-    )
+    assert "failure store 'failures' did not take it: StoreUnavailableError: no connection" in str(failure.value)
     assert read_record(failure.value.message.content).message.content == {"order": 7}
     assert "m1" in caplog.text
     assert "order" not in caplog.messages[0]
@@ -166,9 +163,7 @@ def test_success_writes_nothing_to_the_failure_store(failure_store: Any) -> None
 
 @pytest.mark.parametrize("fatal", [SystemExit(3), GeneratorExit(), BaseException("odd")])
 @pytest.mark.parametrize("place", ["source", "alone", "beside"])
-def test_base_exception_in_a_handler_fails_the_message_and_not_the_process(
-    fatal: BaseException, place: str
-) -> None:
+def test_base_exception_in_a_handler_fails_the_message_and_not_the_process(fatal: BaseException, place: str) -> None:
     @processor
     def exiting(ctx: MessageContext) -> None:
         raise fatal
@@ -239,10 +234,11 @@ def test_error_text_that_is_no_unicode_is_kept_all_the_same(failure_store: Any) 
     assert failure_store.messages[0].content["errors"]["odd"]["message"] == "broken ? text"
 
 
-@pytest.mark.parametrize(("content", "headers"), [({"a": {1, 2}}, None), ("x", {"a": b"b"})])
-def test_content_that_no_store_could_keep_is_refused_before_any_handler_runs(
-    content: Any, headers: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [({"a": {1, 2}}, None), ({"a": "\ud800"}, None), ({"\ud800": 1}, None), ("x", {"a": b"b"})],
+)
+def test_content_that_no_store_could_keep_is_refused_before_any_handler_runs(content: Any, headers: Any) -> None:
     ran: list[int] = []
 
     @destination

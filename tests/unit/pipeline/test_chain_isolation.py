@@ -57,9 +57,12 @@ def test_content_changed_in_place_by_a_processor_is_changed_for_nobody_else() ->
 
     @processor
     def spoiling_processor(ctx: MessageContext) -> None:
+        seen.append(json.dumps(sink(ctx)))
         spoil(ctx)
 
+    seen: list[str] = []
     result = run(source_flow=[spoiling_filter, spoiling_processor], destinations_flow=sink)
+    assert [json.loads(state) for state in seen] == [UNSPOILT]
     assert result.destination_results["sink"] == UNSPOILT
     assert result.message.content == ORDER
 

@@ -89,9 +89,7 @@ def test_filter_that_returns_false_drops_the_message_with_success(failure_store:
     def last(ctx: MessageContext) -> None:
         after.append("destination")
 
-    chain = HandlerChain(
-        "chain", source_flow=[never, next_one], destinations_flow=last, failure_store=failure_store
-    )
+    chain = HandlerChain("chain", source_flow=[never, next_one], destinations_flow=last, failure_store=failure_store)
     result = chain.execute("x")
 
     assert after == []
@@ -136,9 +134,7 @@ def test_transformer_that_returns_no_content_is_a_failure_naming_the_path() -> N
         return {"lines": [{"price": 1j}]}
 
     chain = HandlerChain("chain", source_flow=dated, destinations_flow=sink)
-    with pytest.raises(
-        ExecutionError, match=r"dated: .*content\.lines\[0\]\.price is of type builtins\.complex"
-    ):
+    with pytest.raises(ExecutionError, match=r"dated: .*content\.lines\[0\]\.price is of type builtins\.complex"):
         chain.execute("x")
 
 
@@ -250,9 +246,7 @@ def test_router_that_returns_what_is_no_processor_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("kind", [message_filter, transformer, processor, processor_router])
-def test_drop_raised_by_any_processor_stops_with_success_and_is_counted(
-    kind: Any, failure_store: Any
-) -> None:
+def test_drop_raised_by_any_processor_stops_with_success_and_is_counted(kind: Any, failure_store: Any) -> None:
     @kind
     def stop(ctx: MessageContext) -> Any:
         raise Drop("a duplicate")

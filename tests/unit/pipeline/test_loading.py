@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -42,6 +43,21 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
 
 
+def run_python(text: str, *arguments: Any) -> str:
+    """What a Python program prints; the first argument is a folder it can import from."""
+    plugins = Path(homing.__path__[0]).parent
+    done = subprocess.run(
+        [sys.executable, "-c", text, *arguments[1:]],
+        env={"PYTHONPATH": f"{arguments[0]}{os.pathsep}{plugins}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def test_chain_is_found_by_module_and_attribute(module: Any) -> None:
     chain = load_chain(f"{module('orders_good', GOOD)}:chain")
     assert isinstance(chain, HandlerChain)
@@ -63,17 +79,13 @@ def test_chain_knows_that_it_was_built_for_a_job(module: Any) -> None:
     assert not HandlerChain("orders", destinations_flow=crm).by_reference
 
 
-@pytest.mark.parametrize(
-    "reference", ["orders", "orders:", ":chain", "", "a b:chain", "orders:a.b", "a:b:c", None, 7]
-)
+@pytest.mark.parametrize("reference", ["orders", "orders:", ":chain", "", "a b:chain", "orders:a.b", "a:b:c", None, 7])
 def test_name_that_is_spelt_wrongly_is_refused_with_an_example(reference: Any) -> None:
     with pytest.raises(ChainImportError, match='write "module:attribute"'):
         load_chain(reference)
 
 
-def test_missing_module_is_named_with_the_places_searched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_module_is_named_with_the_places_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "gone")])
     with pytest.raises(ChainImportError) as failure:
         load_chain("orders_nowhere:chain")
@@ -119,9 +131,7 @@ def test_attribute_that_is_no_chain_is_refused(module: Any) -> None:
     ],
 )
 def test_error_inside_the_module_keeps_its_cause(module: Any, text: str, cause: type[BaseException]) -> None:
-    with pytest.raises(
-        ChainImportError, match=f"importing 'orders_broken' .* failed: {cause.__name__}"
-    ) as failure:
+    with pytest.raises(ChainImportError, match=f"importing 'orders_broken' .* failed: {cause.__name__}") as failure:
         load_chain(f"{module('orders_broken', text)}:chain")
     assert isinstance(failure.value.__cause__, cause)
 
@@ -140,16 +150,41 @@ def test_pickled_chain_and_handler_arrive_in_another_process(module: Any, tmp_pa
         "chain, crm = pickle.load(open(sys.argv[1], 'rb'))\n"
         "print(chain.execute(1).destination_results, crm is chain.flows[0].destination, chain.by_reference)"
     )
-    plugins = str(Path(homing.__path__[0]).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", there, str(shipped)],
-        env={"PYTHONPATH": f"{tmp_path}:{plugins}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.strip() == "{'crm': 'ok'} True True", done.stderr
+    assert run_python(there, tmp_path, str(shipped)) == "{'crm': 'ok'} True True"
+
+
+FORKING = """
+import os, sys
+from homing.pipeline import load_chain
+chain = load_chain("orders_forked:chain")
+chain.execute(1)
+child = os.fork()
+if child == 0:
+    print(chain.execute(2).destination_results, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+FORKED = """
+import threading
+from homing.pipeline import HandlerChain, destination
+
+@destination
+async def left(ctx):
+    return threading.active_count() > 1
+
+@destination
+async def right(ctx):
+    return ctx.get_content()
+
+chain = HandlerChain("orders", destinations_flow=[left, right])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_chain_that_ran_before_a_fork_runs_after_it_too(module: Any, tmp_path: Path) -> None:
+    module("orders_forked", FORKED)
+    assert run_python(FORKING, tmp_path) == "{'left': True, 'right': 2}"
 
 
 def test_chain_that_has_no_name_to_be_found_by_is_not_pickled() -> None:

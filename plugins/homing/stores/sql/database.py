@@ -98,7 +98,7 @@ def _make_engine(url: URL) -> Engine:
     return engine
 
 
-def _set_up_sqlite(connection: Any, record: Any) -> None:
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not guessed by the driver
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")

@@ -104,9 +104,18 @@ class SqlLedger(Ledger):
         """Insert, or change the row unless it is done; a second delivery is only counted."""
         rows, insert = self._rows, sqlite.insert(self._rows)
         new, open_row = insert.excluded, rows.c.state == FAILED
-        changed = {
+        changed: dict[str, sa.ColumnElement[Any]] = {
             name: sa.case((open_row, new[name]), else_=rows.c[name])
-            for name in ("destination", "state", "result", "error", "snapshot", "batch_id", "run_id", "time_recorded")
+            for name in (
+                "destination",
+                "state",
+                "result",
+                "error",
+                "snapshot",
+                "batch_id",
+                "run_id",
+                "time_recorded",
+            )
         }
         changed["attempts"] = rows.c.attempts + new.attempts
         changed["deliveries"] = rows.c.deliveries + new.deliveries

@@ -22,15 +22,15 @@ from sqlalchemy.sql.functions import FunctionElement
 _SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 
 
-class now_in_nanoseconds(FunctionElement[int]):
+class NowInNanoseconds(FunctionElement[int]):
     """The database's clock as Unix nanoseconds: what a row inserted by plain SQL gets for its times."""
 
     type = BigInteger()
     inherit_cache = True
 
 
-@compiles(now_in_nanoseconds, "sqlite")
-def _sqlite_now(element: now_in_nanoseconds, compiler: Any, **kwargs: Any) -> str:
+@compiles(NowInNanoseconds, "sqlite")
+def _sqlite_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> str:
     return "(CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000000)"
 
 
@@ -50,10 +50,10 @@ def messages_table(store: str) -> Table:
         Column("sequence", _SEQUENCE, primary_key=True, autoincrement=True),
         Column("id", String(255), nullable=False, unique=True),
         Column("priority", Integer, nullable=False, server_default="0"),
-        Column("time_scheduled", BigInteger, nullable=False, server_default=now_in_nanoseconds()),
-        Column("time_next", BigInteger, server_default=now_in_nanoseconds()),
+        Column("time_scheduled", BigInteger, nullable=False, server_default=NowInNanoseconds()),
+        Column("time_next", BigInteger, server_default=NowInNanoseconds()),
         Column("epoch", Integer, nullable=False, server_default="0"),
-        Column("time_created", BigInteger, nullable=False, server_default=now_in_nanoseconds()),
+        Column("time_created", BigInteger, nullable=False, server_default=NowInNanoseconds()),
         Column("time_acked", BigInteger),
         Column("message", Text, nullable=False),
         Column("encoding", String(8), nullable=False, server_default="text"),

@@ -23,7 +23,7 @@ from homing.stores.sql.database import IN_CHUNK, NANOSECONDS, Database, chunks
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.schema import messages_table
 
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 def open_sql_store(url: str) -> SqlStore:
@@ -34,7 +34,7 @@ def open_sql_store(url: str) -> SqlStore:
         raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from error
     options = dict(parsed.query)
     name = options.pop("store", "messages")
-    if not isinstance(name, str) or len(name) > 40 or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"a store name is lower-case words joined by single _, at most 40 long; not {name!r}")
     return SqlStore(
         parsed.difference_update_query(["store", "ack_wait", "max_deliveries"]),
@@ -133,7 +133,7 @@ class SqlStore(Store):
         state = rows.state_of(self._table, self._clock())
         statement = sa.select(state, sa.func.count()).select_from(self._table).group_by(state)
         with self._database.reading() as connection:
-            found = {name: number for name, number in connection.execute(statement)}
+            found = {row[0]: row[1] for row in connection.execute(statement)}
         return {name: found.get(name, 0) for name in STATES}
 
     # -- batches, without their contents -----------------------------------------------------------------------
@@ -279,26 +279,24 @@ class SqlStore(Store):
         """The lease, and the place of each row, by its sequence number, in the order of the claim."""
         if limit < 1 or lease <= 0:
             raise ConfigurationError(f"a claim needs a positive limit and lease, not {limit} and {lease}")
-        now, leased = self._clock(), 0
+        now = self._clock()
         with self._database.writing() as connection:
-            held, token = self._already_held(connection, batch_id, now)
-            token = token or str(uuid.uuid4())
-            wanted = [] if held is None else held
+            known, token = self._already_held(connection, batch_id, now)
+            held = BatchLease(batch_id, token or str(uuid.uuid4()), 0)
+            wanted = [] if known is None else known
             if ids is not None:
                 wanted += self._due_among(connection, ids, now, batch_id)
-            elif held is None:
+            elif known is None:
                 wanted = self._due(connection, limit, now)
-            leased = self._lease(connection, wanted, batch_id, token, now, lease)
+            leased = self._lease(connection, wanted, held, now, lease)
             # All that was due had crashed too often and is kept aside now: there may be more behind it.
-            while not leased and wanted and held is None and ids is None:
+            while not leased and wanted and known is None and ids is None:
                 wanted = self._due(connection, limit, now)
-                leased = self._lease(connection, wanted, batch_id, token, now, lease)
+                leased = self._lease(connection, wanted, held, now, lease)
         order = {sequence: place for place, sequence in enumerate(wanted)}
-        return (BatchLease(batch_id, token, leased) if leased else None), order
+        return (replace(held, size=leased) if leased else None), order
 
-    def _already_held(
-        self, connection: Connection, batch_id: str, now: int
-    ) -> tuple[list[int] | None, str | None]:
+    def _already_held(self, connection: Connection, batch_id: str, now: int) -> tuple[list[int] | None, str | None]:
         """The sequence numbers this batch still has to settle, and its token while the lease lasts.
 
         None instead of numbers when the batch id was never used: only then may new messages be claimed for it.
@@ -325,7 +323,8 @@ class SqlStore(Store):
         return list(connection.execute(statement).scalars())
 
     def _due_among(self, connection: Connection, ids: Collection[str], now: int, batch_id: str) -> list[int]:
-        table, found = self._table, []
+        table = self._table
+        found: list[int] = []
         for chunk in chunks(list(ids), IN_CHUNK):
             statement = (
                 sa.select(table.c.sequence)
@@ -335,9 +334,7 @@ class SqlStore(Store):
             found += connection.execute(statement).scalars()
         return found
 
-    def _lease(
-        self, connection: Connection, sequences: list[int], batch_id: str, token: str, now: int, lease: float
-    ) -> int:
+    def _lease(self, connection: Connection, sequences: list[int], held: BatchLease, now: int, lease: float) -> int:
         """Puts these rows under the lease, keeping aside those that crashed too often; how many are leased."""
         table, until = self._table, now + int(lease * NANOSECONDS)
         ran_out = table.c.lock_token.is_not(None) & (table.c.time_next <= now)
@@ -353,10 +350,10 @@ class SqlStore(Store):
                 table.update()
                 .where(mine, table.c.sequence.not_in(crashed))
                 .values(
-                    lock_token=token,
-                    batch_id=batch_id,
+                    lock_token=held.lock_token,
+                    batch_id=held.batch_id,
                     crashes=table.c.crashes + sa.case((ran_out, 1), else_=0),
-                    epoch=table.c.epoch + sa.case((table.c.lock_token == token, 0), else_=1),
+                    epoch=table.c.epoch + sa.case((table.c.lock_token == held.lock_token, 0), else_=1),
                     time_next=until,
                     time_dead=None,
                 )
