@@ -27,6 +27,7 @@ from homing.airflow.sensor import StoreSensor
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.pipeline import load_chain
 from homing.retry import RetryPolicy
+from homing.stores import check_scheme
 
 # Settling must not be given up early: it is what acknowledges.
 _SETTLE_RETRIES = 5
@@ -54,8 +55,12 @@ def delivery_dag(
 
     `chain` is "module:attribute"; stores are URLs, `env:NAME` or ids of Airflow connections. A message that failed is
     replayed 1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered. `dag_arguments` go to both
-    DAGs. Opens no store and no Spark session; raises ChainImportError when the chain cannot be imported.
+    DAGs. Opens no store and no Spark session; raises ChainImportError when the chain cannot be imported, and
+    UnknownStoreError for a URL that no store answers to.
     """
+    for reference in (store, dead_letter_store):
+        if "://" in reference:
+            check_scheme(reference)
     policy = RetryPolicy(max_retries=max_retries, interval=retry_interval)
     pipeline = PipelineSpec(
         name=name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -73,7 +72,9 @@ class BatchReader(DataSourceReader):
             ranges = store.batch_ranges(lease, self._parts) if lease is not None else []
         return [Range(lease, after, upto) for after, upto in ranges if lease is not None]
 
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Range):  # what Spark makes of no partitions at all
+            return
         with self._open() as store:
             rows = store.batch_rows(partition.lease, after=partition.after, upto=partition.upto, page=_PAGE)
             while page := list(islice(rows, _PAGE)):

@@ -22,14 +22,30 @@ def open_store(url: str) -> Store:
     else. Raises UnknownStoreError for a scheme nobody answers to, ConfigurationError for a malformed URL.
     """
     url = resolve_url(url)
-    scheme, separator, _ = url.partition("://")
-    opener = _OPENERS.get(scheme.partition("+")[0]) if separator else None
-    if opener is None:
-        raise UnknownStoreError(_unknown(scheme if separator else "", bool(separator)))
-    module, _, function = opener.partition(":")
+    check_scheme(url)
+    module, _, function = _OPENERS[_scheme(url)].partition(":")
     opened = getattr(import_module(module), function)(url)
     assert isinstance(opened, Store)
     return opened
+
+
+def check_scheme(url: str) -> None:
+    """Raises UnknownStoreError, with a suggestion, for a URL that no store answers to. Opens nothing."""
+    if _scheme(url) in _OPENERS:
+        return
+    # The error text never repeats the URL, which may hold a password.
+    known = ", ".join(f"{name}://" for name in sorted(_OPENERS))
+    if "://" not in url:
+        raise UnknownStoreError(f"a store URL starts with its scheme, one of {known}")
+    guess = difflib.get_close_matches(_scheme(url).lower(), _OPENERS, n=1, cutoff=0.5)
+    hint = f"did you mean {guess[0]}://? " if guess else ""
+    raise UnknownStoreError(f"no store answers to {_scheme(url)}://; {hint}known: {known}")
+
+
+def _scheme(url: str) -> str:
+    """The scheme without its driver: `postgresql+psycopg` is a postgresql."""
+    scheme, separator, _ = url.partition("://")
+    return scheme.partition("+")[0] if separator else ""
 
 
 def resolve_url(url: str) -> str:
@@ -43,13 +59,3 @@ def resolve_url(url: str) -> str:
     if not value:
         raise ConfigurationError(f"the store is to be found in the environment variable {variable}, which is not set")
     return value
-
-
-def _unknown(scheme: str, has_scheme: bool) -> str:
-    """The error text; it never repeats the URL, which may hold a password."""
-    known = ", ".join(f"{name}://" for name in sorted(_OPENERS))
-    if not has_scheme:
-        return f"a store URL starts with its scheme, one of {known}"
-    guess = difflib.get_close_matches(scheme.partition("+")[0].lower(), _OPENERS, n=1, cutoff=0.5)
-    hint = f"did you mean {guess[0]}://? " if guess else ""
-    return f"no store answers to {scheme}://; {hint}known: {known}"

@@ -1,0 +1,65 @@
+"""Importing the DAG files is light, and what is wrong in them is said clearly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+_IMPORT = """
+import sys
+from airflow.sdk import DAG  # what the DAG processor has loaded before any DAG file
+opened = []
+sys.addaudithook(lambda event, args: opened.append(event)
+    if event in ("sqlite3.connect", "socket.connect", "subprocess.Popen", "os.exec", "os.posix_spawn") else None)
+import orders
+assert "pyspark.sql" not in sys.modules, "a DAG file must not load Spark"
+print("opened:", opened)
+"""
+
+
+def run_python(code: str, folder: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(folder)}
+    if "PYTHONPATH" in os.environ:
+        environment["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_importing_the_worked_example_opens_no_database_no_connection_and_no_spark(tmp_path: Path) -> None:
+    done = run_python(_IMPORT, REPOSITORY / "dags", tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("opened: []")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ('chain="orders_chian:chain"', "there is no module 'orders_chian'"),
+        ('chain="orders_chain:chian"', "did you mean"),
+        ('chain="orders_chain"', "module:attribute"),
+        ('chain="orders_chain:chain", store="sqllite:///x.db"', "did you mean sqlite://"),
+        ('chain="orders_chain:chain", max_retries=-1', "max_retries"),
+        ('chain="orders_chain:chain", retry_interval=0', "interval"),
+    ],
+)
+def test_what_is_wrong_in_a_dag_file_is_said_when_it_is_imported(tmp_path: Path, arguments: str, error: str) -> None:
+    given = f"dict({arguments})"
+    code = f"""
+from homing.airflow import delivery_dag
+from homing.errors import ConfigurationError
+try:
+    delivery_dag("x", **{{"store": "sqlite:///x.db", "dead_letter_store": "sqlite:///y.db", **{given}}})
+except ConfigurationError as error:
+    print(type(error).__name__, error)
+"""
+
+    done = run_python(code, REPOSITORY / "dags", tmp_path)
+
+    assert error in done.stdout, done.stdout + done.stderr

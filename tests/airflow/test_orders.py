@@ -1,0 +1,170 @@
+"""The worked example on a real scheduler: one story, told once, and what must be true at each point of it.
+
+The tests of this module build on each other, in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from demo.airflow_api import wait_until
+from demo.crm import received
+from demo.orders import expect, make_orders
+from demo.pipeline import OrdersPipeline
+from homing.delivery import Books
+
+SETTLED = 600.0
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
+
+
+@dataclass
+class Story:
+    """What the tests have learned so far."""
+
+    orders: list[dict[str, Any]] = field(default_factory=lambda: make_orders(200))
+    replay_run: str = ""
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return Story()
+
+
+def rows(pipeline: OrdersPipeline, query: str) -> list[Any]:
+    engine = sa.create_engine(f"sqlite:///{pipeline.home}/orders.db")
+    with engine.connect() as connection:
+        found = list(connection.execute(sa.text(query)))
+    engine.dispose()
+    return found
+
+
+def replayed(pipeline: OrdersPipeline, timeout: float = SETTLED) -> Books:
+    return pipeline.wait_until_settled(timeout)
+
+
+def test_the_dags_are_there_and_import_without_errors(pipeline: OrdersPipeline) -> None:
+    pipeline.airflow.wait_for_dag("orders")
+    pipeline.airflow.wait_for_dag("orders_replay")
+
+    listed = pipeline.airflow.cli("dags", "list", "-o", "plain").stdout
+
+    assert {"orders", "orders_replay"} <= {line.split()[0] for line in listed.splitlines() if line.split()}
+    assert pipeline.airflow.dag_import_errors() == {}
+
+
+def test_airflow_dags_test_delivers_a_batch(pipeline: OrdersPipeline) -> None:
+    with pipeline.stores() as stores:
+        stores.store.store_many([{**order, "country": "US", "paid": True} for order in make_orders(5)])
+
+    done = pipeline.airflow.cli("dags", "test", "orders", timeout=300)
+
+    assert "state=success" in done.stdout + done.stderr
+    books = pipeline.books()
+    assert (books.total.delivered, books.total.waiting, books.destinations["lake"].delivered) == (5, 0, 5)
+    for path in (pipeline.home / "lake").glob("*.jsonl"):
+        path.unlink()
+
+
+def test_what_can_be_delivered_is_delivered_and_the_rest_is_dead_lettered_with_its_reason(
+    pipeline: OrdersPipeline, story: Story
+) -> None:
+    with pipeline.stores() as stores:
+        stores.store.store_many(story.orders)
+    insert = "insert into homing_orders (id, message, encoding) values ('unreadable', '{oops', 'json')"
+    engine = sa.create_engine(f"sqlite:///{pipeline.home}/orders.db")
+    with engine.begin() as connection:
+        connection.execute(sa.text(insert))
+    engine.dispose()
+    pipeline.unpause()
+
+    books = replayed(pipeline)
+
+    expected = expect(story.orders)
+    assert books.balanced, str(books)
+    assert books.total.dropped == expected.dropped
+    assert books.total.dead_lettered == len(expected.crm) + expected.invalid + 1
+    assert Counter(received(pipeline.home / "lake")) == Counter(expected.lake)
+    reasons = Counter(row[0] for row in rows(pipeline, "select dead_letter_reason from homing_orders_dead"))
+    assert reasons == {
+        "urllib.error.URLError": len(expected.crm),
+        "ValueError": expected.invalid,
+        "homing.errors.UnreadableMessageError": 1,
+    }
+
+
+def test_the_good_orders_were_acknowledged_before_the_poison_ones_had_used_up_their_retries(
+    pipeline: OrdersPipeline,
+) -> None:
+    ((last_acknowledged,),) = rows(
+        pipeline,
+        "select max(time_acked) from homing_orders where id not in (select id from homing_orders_dead)",
+    )
+    ((first_dead,),) = rows(pipeline, "select min(time_created) from homing_orders_dead")
+
+    assert last_acknowledged < first_dead
+
+
+def test_the_failed_replay_used_its_retries(pipeline: OrdersPipeline, story: Story) -> None:
+    ((run_id, state),) = pipeline.replays().items()
+    story.replay_run = run_id
+
+    assert state == "failed"
+    tasks = {task["task_id"]: task for task in pipeline.airflow.task_instances("orders_replay", run_id)}
+    assert (tasks["replay"]["state"], tasks["replay"]["try_number"]) == ("failed", 2)
+    assert tasks["settle"]["state"] == "success"
+    assert "messages still fail" in pipeline.airflow.task_log("orders_replay", run_id, "replay", 2)
+
+
+def test_clearing_the_failed_task_replays_the_dead_letters_and_skips_what_was_delivered(
+    pipeline: OrdersPipeline, story: Story
+) -> None:
+    pipeline.start_crm()
+    pipeline.airflow.cli("tasks", "clear", "orders_replay", "-t", "replay", "-y")
+    wait_until(
+        lambda: pipeline.replays()[story.replay_run] in ("queued", "running") or None,
+        timeout=60,
+        what=lambda: "the cleared run to start again",
+    )
+
+    books = replayed(pipeline)
+
+    expected = expect(story.orders)
+    assert books.balanced, str(books)
+    assert (books.total.dead_lettered, books.total.waiting) == (expected.invalid + 1, 0)
+    assert books.total.duplicates == 0
+    assert Counter(received(pipeline.home / "lake")) == Counter(expected.lake)
+    assert Counter(received(pipeline.home / "crm")) == Counter(expected.crm)
+
+
+def test_the_store_urls_are_in_no_log_no_template_and_no_xcom(pipeline: OrdersPipeline) -> None:
+    airflow, shown = pipeline.airflow, []
+    for dag in ("orders", "orders_replay"):
+        for run in airflow.runs(dag):
+            for task in airflow.task_instances(dag, run["dag_run_id"]):
+                shown.append(str(task["rendered_fields"]))
+                shown += [
+                    airflow.task_log(dag, run["dag_run_id"], task["task_id"], number)
+                    for number in range(1, task["try_number"] + 1)
+                    if task["state"] in ("success", "failed")
+                ]
+    ((batch,),) = rows(pipeline, "select batch_id from homing_orders where batch_id like 'orders/s%' limit 1")
+    shown.append(str(airflow.xcom("orders", batch.removeprefix("orders/"), "listen")))
+
+    assert any("claimed" in text for text in shown)
+    assert any("spark-submit" in text for text in shown)
+    for text in shown:
+        assert pipeline.store_url not in text
+        assert pipeline.dead_letter_url not in text
+
+
+def test_the_work_directory_is_empty_once_a_run_is_settled(pipeline: OrdersPipeline) -> None:
+    work: Path = pipeline.airflow.home / "work" / "orders"
+
+    assert list(work.iterdir()) == []

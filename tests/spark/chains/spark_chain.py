@@ -1,0 +1,53 @@
+"""A chain whose behaviour is written into its messages: {"n": 1, "fail": "lake"} fails at the lake, and so on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from homing import Drop, HandlerChain, MessageContext, destination, message_filter, transformer
+
+
+@message_filter
+def wanted(ctx: MessageContext) -> bool:
+    return not ctx.get_content().get("drop")
+
+
+@transformer
+def numbered(ctx: MessageContext) -> dict[str, object]:
+    content = ctx.get_content()
+    if content.get("fail") == "source" and not Path(os.environ["SPARK_CHAIN_OUT"], "mended").exists():
+        raise ValueError(f"message {content['n']} makes no sense")
+    if content.get("drop_late"):
+        raise Drop("too late")
+    ctx.set_property("seen_by", "numbered")
+    return {**content, "doubled": content["n"] * 2}
+
+
+@message_filter
+def even(ctx: MessageContext) -> bool:
+    return bool(ctx.get_content()["n"] % 2 == 0)
+
+
+def deliver(name: str, ctx: MessageContext) -> str:
+    content, folder = ctx.get_content(), Path(os.environ["SPARK_CHAIN_OUT"])
+    if content.get("exit") == name and not (folder / "mended").exists():
+        os._exit(9)
+    if content.get("fail") == name and not (folder / "mended").exists():
+        raise ConnectionError(f"{name} is down")
+    with (folder / f"{name}-{os.getpid()}").open("a") as file:
+        file.write(f"{content['n']} {content['doubled']} {ctx.get_property('seen_by')}\n")
+    return f"{name} took {content['n']}"
+
+
+@destination
+def lake(ctx: MessageContext) -> str:
+    return deliver("lake", ctx)
+
+
+@destination
+def crm(ctx: MessageContext) -> str:
+    return deliver("crm", ctx)
+
+
+chain = HandlerChain("numbers", source_flow=[wanted, numbered], destinations_flow=[lake, ([even], crm)])

@@ -1,0 +1,68 @@
+"""The Spark applications, started by a real spark-submit as an operator would start them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from homing.delivery import keep_books
+from tests.spark.conftest import CHAINS, FLOWS, Numbers, delivered
+
+APPLICATIONS = Path(__file__).parents[2] / "spark_apps"
+
+
+def submit(numbers: Numbers, output: Path, application: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(CHAINS), os.environ.get("PYTHONPATH", "")]),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CHAIN_OUT": str(output),
+        "HOMING_STORE": numbers.pipeline.store,
+        "HOMING_DEAD_LETTER_STORE": numbers.pipeline.dead_letter_store,
+    }
+    command = ["spark-submit", "--master", "local[2]", str(APPLICATIONS / application), *arguments]
+    return subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
+    )  # noqa: PLW1510
+
+
+def test_what_is_set_up_wrongly_ends_with_two_and_one_line_that_says_why(numbers: Numbers, output: Path) -> None:
+    done = submit(numbers, output, "process.py", "--chain", "spark_chian:chain", "--run-id", "r", "--work-dir", "w")
+
+    assert done.returncode == 2
+    assert "there is no module 'spark_chian'" in done.stdout
+
+
+def test_nothing_to_do_starts_no_spark_job(numbers: Numbers, output: Path) -> None:
+    done = submit(numbers, output, "process.py", "--chain", "spark_chain:chain", "--run-id", "r", "--work-dir", "w")
+
+    assert done.returncode == 0
+    assert "holds no messages" in done.stdout
+    assert "SparkContext" not in done.stdout
+
+
+def test_a_replay_ends_with_one_while_a_message_still_fails(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", {"n": 2, "fail": "crm"})
+    numbers.engine(batch, "process").process(numbers.work)
+    for flow in FLOWS:
+        numbers.engine(batch, f"deliver.{flow}").deliver(flow, numbers.work)
+    batch.settle()
+    replay = numbers.batch("replay")
+    replay.reclaim(replay.unfinished("run"))
+
+    failed = submit(numbers, output, "replay.py", "--chain", "spark_chain:chain", "--run-id", "replay")
+
+    assert failed.returncode == 1
+    assert "1 messages still fail" in failed.stdout
+    assert numbers.pipeline.store not in failed.stdout
+
+    (output / "mended").touch()
+    mended = submit(numbers, output, "replay.py", "--chain", "spark_chain:chain", "--run-id", "replay")
+
+    assert mended.returncode == 0
+    assert [n for n, _, _ in delivered(output, "crm")] == [2]
+    assert keep_books(numbers.stores, FLOWS).total.delivered == 1

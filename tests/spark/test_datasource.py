@@ -1,0 +1,46 @@
+"""The data source `homing`: a claimed batch as a DataFrame, and no side effect."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from homing.spark import register
+from tests.spark.conftest import Numbers
+
+
+def test_a_claimed_batch_is_read_whole_and_reading_changes_nothing(numbers: Numbers) -> None:
+    numbers.claim("run", *[{"n": n} for n in range(2_500)])
+    numbers.stores.store.store({"n": 9_999})  # not part of the batch
+    before = numbers.stores.store.count()
+    register(numbers.spark)
+
+    frame = (
+        numbers.spark.read.format("homing")
+        .option("url", numbers.pipeline.store)
+        .option("batch", "run")
+        .option("partitions", "3")
+        .load()
+    )
+
+    assert frame.rdd.getNumPartitions() == 3
+    assert sorted(row["message"] for row in frame.select("message").collect()) == sorted(
+        f'{{"n":{n}}}' for n in range(2_500)
+    )
+    assert frame.count() == 2_500
+    assert numbers.stores.store.count() == before
+
+
+def test_a_batch_nobody_claimed_is_empty(numbers: Numbers) -> None:
+    register(numbers.spark)
+
+    frame = numbers.spark.read.format("homing").option("url", numbers.pipeline.store).option("batch", "x").load()
+
+    assert frame.count() == 0
+
+
+def test_a_missing_option_is_named(numbers: Numbers) -> None:
+    register(numbers.spark)
+
+    with pytest.raises(AnalysisException, match='needs the option "batch"'):
+        numbers.spark.read.format("homing").option("url", numbers.pipeline.store).load().count()

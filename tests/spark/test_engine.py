@@ -1,0 +1,146 @@
+"""The engine: the same chain over DataFrames, exact about every message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from homing.delivery import keep_books
+from homing.delivery.work import processed_path
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
+from tests.spark.conftest import FLOWS, Numbers, delivered
+
+
+def run_all(numbers: Numbers, run_id: str) -> None:
+    batch = numbers.batch(run_id)
+    numbers.engine(batch, "process").process(numbers.work)
+    for flow in FLOWS:
+        numbers.engine(batch, f"deliver.{flow}").deliver(flow, numbers.work)
+
+
+def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", {"n": 1}, {"n": 2}, {"n": 3, "drop": True}, {"n": 4, "drop_late": True})
+
+    run_all(numbers, "run")
+
+    assert delivered(output, "lake") == [(1, 2, "numbered"), (2, 4, "numbered")]
+    assert delivered(output, "crm") == [(2, 4, "numbered")]
+    assert numbers.states(SOURCE_FLOW, "lake", "crm") == {
+        SOURCE_FLOW: {DROPPED},
+        "lake": {DELIVERED},
+        "crm": {DELIVERED, FILTERED},
+    }
+    assert str(batch.settle()) == "4 acknowledged, 0 failed, 0 dead-lettered, 0 released"
+    assert keep_books(numbers.stores, FLOWS).balanced
+
+
+def test_a_message_that_fails_fails_alone(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", {"n": 0}, {"n": 2, "fail": "crm"}, {"n": 4, "fail": "source"}, {"n": 6})
+
+    run_all(numbers, "run")
+
+    assert [n for n, _, _ in delivered(output, "lake")] == [0, 2, 6]
+    assert [n for n, _, _ in delivered(output, "crm")] == [0, 6]
+    settlement = batch.settle()
+    assert (settlement.acknowledged, settlement.failed) == (2, 2)
+
+
+def test_a_failure_says_which_handler_and_why_and_shows_the_state_at_that_point(numbers: Numbers) -> None:
+    numbers.claim("run", {"n": 2, "fail": "crm"})
+    run_all(numbers, "run")
+    (message_id,) = numbers.stores.ledger.unfinished("run")
+
+    entry = numbers.stores.ledger.entries([message_id])[message_id]["crm"]
+
+    assert entry.state == FAILED
+    assert entry.error is not None
+    assert (entry.error["handler"], entry.error["type"]) == ("crm", "ConnectionError")
+    assert "crm is down" in entry.error["message"]
+    assert "spark_chain.py" in entry.error["stack"]
+    assert entry.snapshot is not None
+    assert entry.snapshot["content"]["doubled"] == 4
+
+
+def test_a_replay_delivers_only_what_is_missing(numbers: Numbers, output: Path) -> None:
+    first = numbers.claim("run", {"n": 0}, {"n": 2, "fail": "crm"}, {"n": 4, "fail": "source"})
+    run_all(numbers, "run")
+    first.settle()
+    (output / "mended").touch()
+    replay = numbers.batch("replay")
+    replay.reclaim(replay.unfinished("run"))
+
+    numbers.engine(replay, "replay").replay()
+
+    assert replay.acknowledge_complete() == 0
+    assert [n for n, _, _ in delivered(output, "lake")] == [0, 2, 4]
+    assert [n for n, _, _ in delivered(output, "crm")] == [0, 2, 4]
+    books = keep_books(numbers.stores, FLOWS)
+    assert (books.total.delivered, books.total.waiting, books.total.duplicates) == (3, 0, 0)
+
+
+def test_an_unreadable_message_fails_alone_with_its_reason(numbers: Numbers, output: Path) -> None:
+    numbers.stores.store.store({"n": 1})
+    with sa.create_engine(numbers.stores.store._url).begin() as connection:
+        connection.execute(sa.text("insert into homing_numbers (id, message, encoding) values ('u', '{oops', 'json')"))
+    batch = numbers.batch("run")
+    assert batch.claim(10) == 2
+
+    run_all(numbers, "run")
+
+    assert [n for n, _, _ in delivered(output, "lake")] == [1]
+    error = numbers.stores.ledger.entries(["u"])["u"][SOURCE_FLOW].error
+    assert error is not None
+    assert error["type"] == "homing.errors.UnreadableMessageError"
+
+
+def test_running_a_step_again_delivers_nothing_twice(numbers: Numbers, output: Path) -> None:
+    numbers.claim("run", *[{"n": n} for n in range(20)])
+
+    run_all(numbers, "run")
+    run_all(numbers, "run")
+
+    assert [n for n, _, _ in delivered(output, "lake")] == list(range(20))
+    assert keep_books(numbers.stores, FLOWS).total.duplicates == 0
+
+
+def test_a_delivery_without_what_process_left_runs_the_source_flow_itself(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", {"n": 1}, {"n": 2})
+    assert not Path(processed_path(numbers.work, "run")).exists()
+
+    numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
+
+    assert [n for n, _, _ in delivered(output, "lake")] == [1, 2]
+
+
+def test_deliveries_are_recorded_as_they_happen_not_at_the_end(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", *[{"n": n, "exit": "lake" if n == 450 else ""} for n in range(500)])
+    numbers.engine(batch, "process").process(numbers.work)
+
+    with pytest.raises(Exception, match=r"(?i)python worker"):
+        numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
+
+    sent = {n for n, _, _ in delivered(output, "lake")}
+    ids = [message_id for message_id, _ in numbers.stores.store.states()]
+    recorded = sum("lake" in flows for flows in numbers.stores.ledger.entries(ids).values())
+    assert recorded >= 300
+    # Two tasks ran, and each may have died with one chunk that it had not recorded yet.
+    assert len(sent) - recorded < 2 * 100
+
+    (output / "mended").touch()
+    numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
+
+    assert {n for n, _, _ in delivered(output, "lake")} == set(range(500))
+
+
+def test_whoever_lost_its_step_stops_delivering_and_records_nothing(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", *[{"n": n} for n in range(300)])
+    orphan = numbers.engine(batch, "deliver.lake")
+    numbers.engine(batch, "deliver.lake")  # the retried task takes the step over
+
+    with pytest.raises(Exception, match="taken over"):
+        orphan.deliver("lake", numbers.work)
+
+    assert numbers.states("lake") == {"lake": set()}
+    assert len(delivered(output, "lake")) <= 2 * 100
