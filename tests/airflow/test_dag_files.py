@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 _IMPORT = """
 import sys
-from airflow.sdk import DAG  # what the DAG processor has loaded before any DAG file
+import airflow.dag_processing.processor, croniter  # what the DAG processor has loaded before any DAG file
 opened = []
 sys.addaudithook(lambda event, args: opened.append(event)
     if event in ("sqlite3.connect", "socket.connect", "subprocess.Popen", "os.exec", "os.posix_spawn") else None)

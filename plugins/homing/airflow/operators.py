@@ -40,7 +40,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         with self._environment():
             super().execute(context)
 
-    def _hold(self, context: Any, run_id: str) -> int:  # noqa: ARG002 - a replay needs it
+    def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure the run holds its batch; how many messages that is."""
         with self.pipeline.open_batch(run_id) as batch:
             return batch.reclaim((), self.pipeline.lease)
