@@ -159,6 +159,11 @@ class AirflowApi:
         """The task instances of one run."""
         return self._pages(_run_path(dag_id, run_id, "taskInstances"), "task_instances")
 
+    def task_instance(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """One task instance, of a task that is not mapped."""
+        answer: dict[str, Any] = self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id))
+        return answer
+
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """State by task id, for runs without mapped tasks."""
         return {task["task_id"]: task["state"] for task in self.task_instances(dag_id, run_id)}

@@ -1,0 +1,89 @@
+"""Real SIGKILLs in the middle of real runs: nothing is lost, and the books balance in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from demo.airflow_api import wait_until
+from demo.orders import make_orders
+from demo.pipeline import OrdersPipeline
+
+pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(900)]
+
+
+def spark_job(pipeline: OrdersPipeline, application: str) -> int | None:
+    """The process id of a running Spark driver of ours."""
+    for pid in pipeline.airflow.processes():
+        try:
+            command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"org.apache.spark.deploy.SparkSubmit" in command and any(
+            part.endswith(application.encode()) for part in command
+        ):
+            return pid
+    return None
+
+
+def wait_for_job(pipeline: OrdersPipeline, application: str) -> int:
+    return wait_until(
+        lambda: spark_job(pipeline, application), timeout=240, what=lambda: f"a Spark job of {application}", every=0.1
+    )
+
+
+def parent_of(pid: int) -> int:
+    return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def store_orders(pipeline: OrdersPipeline, number: int, **changed: object) -> list[str]:
+    with pipeline.stores() as stores:
+        return stores.store.store_many([{**order, "paid": True, **changed} for order in make_orders(number)])
+
+
+def outcomes(pipeline: OrdersPipeline, ids: list[str]) -> set[tuple[str, str]]:
+    """(flow, state) found in the ledger for these messages."""
+    with pipeline.stores() as stores:
+        found = stores.ledger.entries(ids).values()
+        return {(flow, entry.state) for flows in found for flow, entry in flows.items()}
+
+
+def test_a_killed_spark_driver_of_every_step_loses_nothing(pipeline: OrdersPipeline) -> None:
+    pipeline.unpause()
+    ids = store_orders(pipeline, 150, country="US", quantity=1)
+    for application in ("process.py", "deliver.py"):
+        os.kill(wait_for_job(pipeline, application), signal.SIGKILL)
+
+    books = pipeline.wait_until_settled(600)
+
+    assert books.balanced, str(books)
+    assert outcomes(pipeline, ids) == {("lake", "delivered"), ("crm", "filtered")}
+
+
+def test_a_replay_killed_with_its_callback_is_dead_lettered_by_the_teardown(pipeline: OrdersPipeline) -> None:
+    pipeline.unpause()
+    ids = store_orders(pipeline, 3, quantity=0)
+    known = set(pipeline.replays())
+    run_id = wait_until(
+        lambda: next(iter(set(pipeline.replays()) - known), None), timeout=300, what=lambda: "a replay to be triggered"
+    )
+    wait_until(
+        lambda: pipeline.airflow.task_instance("orders_replay", run_id, "replay")["try_number"] == 2 or None,
+        timeout=240,
+        what=lambda: "the last try of the replay",
+    )
+    driver = wait_for_job(pipeline, "replay.py")
+    for pid in (parent_of(driver), driver):  # the task's own process first: it must not see its job fail
+        os.kill(pid, signal.SIGKILL)
+
+    books = pipeline.wait_until_settled(600)
+
+    assert books.balanced, str(books)
+    with pipeline.stores() as stores:
+        assert stores.dead_letters.present(ids) == set(ids)
+        assert stores.failures.present(ids) == set()
+    tasks = pipeline.airflow.task_states("orders_replay", run_id)
+    assert tasks == {"replay": "failed", "settle": "success"}
