@@ -13,7 +13,7 @@ COPY spark_apps spark_apps
 
 # A new volume takes the owner of the directory it covers.
 RUN useradd --uid 50000 --create-home homing \
-    && mkdir -p var/airflow var/stores var/work \
+    && mkdir -p var/airflow var/stores \
     && chown -R homing: var
 USER homing
 ENV AIRFLOW_HOME=/opt/homing/var/airflow

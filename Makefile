@@ -8,6 +8,9 @@ export PYTHON
 # More arguments for pytest, for example: make test ARGS="-k sqlite"
 ARGS ?=
 
+# Where `make up` serves the Airflow UI, for example: make up PORT=9090
+PORT ?= 8080
+
 VENV := .venv/bin
 
 help: ## list the targets
@@ -20,7 +23,7 @@ demo: setup ## 2,000 orders through a real Airflow and Spark, with a failing des
 	@$(VENV)/python -m demo
 
 up: setup ## the demo's stack, left running with the Airflow UI on localhost
-	@$(VENV)/python -m demo up
+	@$(VENV)/python -m demo up --port $(PORT)
 
 down: ## stop what `make up` started
 	@$(VENV)/python -m demo down

@@ -24,18 +24,26 @@ HOME = REPOSITORY / "var"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     commands = parser.add_subparsers(dest="command")
-    commands.add_parser("up", help="start the stack and leave it running")
+    start = commands.add_parser("up", help="start the stack and leave it running")
+    start.add_argument("--port", type=int, default=UI_PORT, help="the port of the Airflow UI")
     send = commands.add_parser("send", help="store orders in the running stack")
     send.add_argument("number", type=int, nargs="?", default=100)
     commands.add_parser("down", help="stop what `up` started")
     arguments = parser.parse_args()
-    if arguments.command == "up":
-        return up()
-    if arguments.command == "send":
-        return send_orders(arguments.number)
-    if arguments.command == "down":
-        return down()
-    return demo(HOME / "demo")
+    try:
+        if arguments.command == "up":
+            return up(arguments.port)
+        if arguments.command == "send":
+            return send_orders(arguments.number)
+        if arguments.command == "down":
+            return down()
+        return demo(HOME / "demo")
+    except StackError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; everything that was started has been stopped", file=sys.stderr)
+        return 130
 
 
 # -- the story -------------------------------------------------------------------------------------------------
@@ -102,19 +110,23 @@ def _verdict(home: Path, books: Books, orders: list[dict[str, object]]) -> int:
 # -- the stack, kept running -----------------------------------------------------------------------------------
 
 
-def up() -> int:
+def up(port: int) -> int:
     """Starts the stack and returns, leaving it running."""
     home = HOME / "up"
-    pipeline = OrdersPipeline(home, api_port=UI_PORT)
+    pipeline = OrdersPipeline(home, api_port=port)
     if pipeline.airflow.processes():
         print("it is already running")
     else:
         print("starting Airflow, about half a minute", flush=True)
-        pipeline.airflow.migrate()
-        pipeline.airflow.start()
-        pipeline.airflow.wait_healthy()
-        pipeline.start_crm()
-        pipeline.unpause()
+        try:
+            pipeline.airflow.migrate()
+            pipeline.airflow.start()
+            pipeline.airflow.wait_healthy()
+            pipeline.start_crm()
+            pipeline.unpause()
+        except BaseException:
+            pipeline.airflow.stop()
+            raise
     user, password = pipeline.airflow.credentials()
     print(f"Airflow is at {pipeline.airflow.url}: log in as {user!r} with the password {password!r}")
     print("Store some orders with `.venv/bin/python -m demo send 100`, stop with `make down`.")
@@ -123,7 +135,7 @@ def up() -> int:
 
 def send_orders(number: int) -> int:
     """Stores orders in the stack that `up` started."""
-    pipeline = OrdersPipeline(HOME / "up", api_port=UI_PORT)
+    pipeline = OrdersPipeline(HOME / "up")
     with open_store(pipeline.store_url) as store:
         print(f"stored {len(store.store_many(make_orders(number)))} orders; look at the DAG `orders`")
     return 0

@@ -286,7 +286,7 @@ class AirflowStack(AirflowApi):
         try:
             api = free_port(self.api_port or 0)
         except OSError as error:
-            raise StackError(f"port {self.api_port} is taken; give another api_port") from error
+            raise StackError(f"port {self.api_port} is taken: choose another one (make up PORT=9090)") from error
         self._state["ports"] = {"api": api, "worker_log": free_port(), "trigger_log": free_port()}
 
     def _spawn(self, name: str) -> None:

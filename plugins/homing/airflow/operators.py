@@ -169,10 +169,10 @@ def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:
 
 
 def _application(name: str) -> Path:
-    """Where the Spark applications lie: inside the installed package, or beside plugins/ in a checkout."""
-    package = Path(homing.__file__).parent
-    candidates = [package / "spark_apps" / name, package.parents[1] / "spark_apps" / name]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise ConfigurationError(f"the Spark application {name} is in none of {', '.join(map(str, candidates))}")
+    """Where the Spark applications lie: beside plugins/."""
+    path = Path(homing.__file__).parents[2] / "spark_apps" / name
+    if not path.is_file():
+        raise ConfigurationError(
+            f"the Spark application {path} is missing: install Homing from its repository, editable"
+        )
+    return path
