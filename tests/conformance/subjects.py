@@ -30,7 +30,11 @@ class Subject:
 
 SUBJECTS = {
     subject.name: subject
-    for subject in (Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),)
+    for subject in (
+        Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
+        Subject("postgresql", lambda request: str(request.getfixturevalue("postgresql").url), server="postgresql"),
+        Subject("mariadb", lambda request: str(request.getfixturevalue("mariadb").url), server="mariadb"),
+    )
 }
 
 
