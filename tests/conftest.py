@@ -1,10 +1,32 @@
-"""What holds for every test run."""
+"""What holds for every test run, and the servers its tests share, started when the first test asks for them."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import MariaDB, PostgreSQL, launch
 
 # Importing Airflow makes a home where there is none: never the one of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="homing-tests-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    # Without fsync a killed server still loses nothing: the kernel keeps what was written.
+    server = PostgreSQL(["fsync=off"])
+    launch(server)
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    server = MariaDB(["innodb-flush-log-at-trx-commit=2", "innodb-buffer-pool-size=64M"])
+    launch(server)
+    yield server
+    server.remove()

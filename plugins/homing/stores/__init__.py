@@ -11,6 +11,10 @@ from homing.store import Store
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
 _OPENERS = {
+    "mariadb": "homing.stores.sql:open_sql_store",
+    "mysql": "homing.stores.sql:open_sql_store",
+    "postgres": "homing.stores.sql:open_sql_store",
+    "postgresql": "homing.stores.sql:open_sql_store",
     "sqlite": "homing.stores.sql:open_sql_store",
 }
 
