@@ -16,16 +16,16 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
+from homing.calling.content import accept, accept_json
+from homing.calling.traces import text_of
 from homing.errors import ChainError, UnreadableMessageError
 from homing.message import Headers, Message
-from homing.pipeline.content import accept, accept_json
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
 from homing.pipeline.failure import read_record
 from homing.pipeline.flows import Flow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
 from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
-from homing.pipeline.traces import text_of
 from homing.pipeline.workers import Workers
 from homing.store import Store
 

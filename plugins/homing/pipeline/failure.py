@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
+from homing.calling.content import accept_json
+from homing.calling.traces import describe
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import Message, decode, encode
-from homing.pipeline.content import accept_json
-from homing.pipeline.traces import describe
 
 __all__ = ["MARK", "SOURCE", "VERSION", "FailureRecord", "build_record", "describe", "read_record"]
 

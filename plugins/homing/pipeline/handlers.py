@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from homing.calling.coroutines import run
+from homing.calling.signature import Convention, compile_call
 from homing.errors import ChainError
 from homing.pipeline.context import MessageContext
-from homing.pipeline.coroutines import run
-from homing.pipeline.signature import Call, compile_call
 from homing.retry import RetryPolicy
 
 FILTER = "filter"
@@ -32,6 +32,16 @@ DESTINATION_ROUTER = "destination router"
 PROCESSORS = frozenset({FILTER, TRANSFORMER, PROCESSOR, PROCESSOR_ROUTER})
 
 Function = Callable[..., Any]
+Call = Callable[[MessageContext], Any]
+
+_CONVENTION = Convention(
+    envelope=MessageContext,
+    content_of=MessageContext.get_content,
+    names=frozenset({"ctx", "context"}),
+    alone=True,
+    rule="a handler takes a MessageContext, the content, or both: def handler(order: Order, ctx: MessageContext)",
+    error=ChainError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +93,7 @@ class Handler:
 
     def _compile(self) -> None:
         if self._call is None:
-            object.__setattr__(self, "_call", compile_call(self.function, self.name))
+            object.__setattr__(self, "_call", compile_call(self.function, self.name, _CONVENTION))
 
 
 @overload

@@ -6,12 +6,12 @@ import threading
 import time
 from typing import Any
 
+from homing.calling.traces import text_of
 from homing.errors import HandlerError, UnstorableContentError
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
 from homing.pipeline.signals import Drop
-from homing.pipeline.traces import text_of
 
 # Routers may route to routers; one that never ends is a mistake, not a reason to hang.
 MAX_HOPS = 100
