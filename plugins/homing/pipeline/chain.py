@@ -88,7 +88,8 @@ class HandlerChain:
             return execution.result(ctx)
         record = execution.record(self.name, None)
         entry, trouble = self._keep(message.id, record)
-        raise ExecutionError(execution.complaint(self.name) + trouble, Message(entry, record))
+        kept = self.failure_store is not None and not trouble
+        raise ExecutionError(execution.complaint(self.name) + trouble, Message(entry, record), kept)
 
     def replay(self, failed: Message | Mapping[str, Any]) -> ExecutionResult:
         """Carries a failed message through the chain again: all processors, the destinations not yet done.
@@ -123,8 +124,10 @@ class HandlerChain:
         return self._tally.read()
 
     def close(self) -> None:
-        """Ends the chain's threads after what they are doing. Idempotent; it closes no store."""
+        """Ends the chain's threads after what they do now, and closes its clients. Idempotent; it closes no store."""
         self._workers.close()
+        for handler in handlers_of(self.source, self.flows):
+            handler.close()
 
     def __enter__(self) -> HandlerChain:
         return self
