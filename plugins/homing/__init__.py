@@ -1,5 +1,7 @@
 """Homing: guaranteed message delivery for people who run Airflow and Spark."""
 
+from homing.calling.batches import PartialFailure
+from homing.listener import ListenerConfig, StoreListener
 from homing.message import Message
 from homing.pipeline import (
     Drop,
@@ -14,6 +16,7 @@ from homing.pipeline import (
     processor_router,
     transformer,
 )
+from homing.retry import Retry, RetryPolicy
 from homing.stores import open_store
 
 __version__ = "0.1.0"
@@ -23,8 +26,13 @@ __all__ = [
     "ExecutionError",
     "ExecutionResult",
     "HandlerChain",
+    "ListenerConfig",
     "Message",
     "MessageContext",
+    "PartialFailure",
+    "Retry",
+    "RetryPolicy",
+    "StoreListener",
     "destination",
     "destination_router",
     "message_filter",

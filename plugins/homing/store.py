@@ -82,6 +82,10 @@ class Store(ABC):
         """Acknowledges or releases claimed messages, all or none, fenced by their lock_token."""
         raise self._lacks(CLAIM)
 
+    def renew(self, held: Message | BatchLease, lease: float) -> None:
+        """Makes a lease last `lease` seconds from now; raises LeaseLostError when it ran out or is somebody else's."""
+        raise self._lacks(RENEW)
+
     def count(self) -> dict[str, int]:
         """How many messages there are in each state."""
         raise self._lacks(COUNT)

@@ -103,7 +103,7 @@ def _required(function: Function, name: str, convention: Convention, client: boo
 def _wants_envelope(parameter: inspect.Parameter, function: Function, count: int, convention: Convention) -> bool:
     annotation = parameter.annotation
     if annotation is _EMPTY:
-        return parameter.name in convention.names or (count == 1 and convention.alone)
+        return convention.alone if count == 1 else parameter.name in convention.names
     if isinstance(annotation, str) and _names_envelope(annotation.strip("'\" "), convention):
         return True
     return _resolved(parameter, function) is convention.envelope

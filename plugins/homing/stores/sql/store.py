@@ -160,18 +160,21 @@ class SqlStore(Store):
         """
         return self._claim(limit, batch_id, lease, ids)[0]
 
-    def renew(self, held: BatchLease, lease: float) -> None:
-        """Makes the lease last `lease` seconds from now; raises LeaseLostError when it is somebody else's."""
+    def renew(self, held: Message | BatchLease, lease: float) -> None:
         table, now = self._table, self._clock()
+        if isinstance(held, Message):
+            mine, what = table.c.id == held.id, f"message {held.id}"
+        else:
+            mine, what = table.c.batch_id == held.batch_id, f"batch {held.batch_id}"
         statement = (
             table.update()
-            .where(table.c.batch_id == held.batch_id, table.c.lock_token == held.lock_token)
+            .where(mine, table.c.lock_token == held.lock_token)
             .where(table.c.time_next > now)
             .values(time_next=now + int(lease * NANOSECONDS))
         )
         with self._database.writing() as connection:
             if not connection.execute(statement).rowcount:
-                raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} ran out or was taken")
+                raise LeaseLostError(f"the lease on {what} in store {self.name!r} ran out or was taken")
 
     def held_batch(self, batch_id: str) -> BatchLease | None:
         """The batch's lease as it stands, unless it ran out."""
