@@ -36,6 +36,7 @@ class Board:
         self._next_poll = 0.0
         self._is_polling = False
         self._settling = 0
+        self._gives_back = False
 
     # -- what to do next ---------------------------------------------------------------------------------------
 
@@ -58,30 +59,29 @@ class Board:
                 self._changed.wait(self._idle_seconds(now))
             return None
 
-    def arrived(self, messages: Sequence[Message], renew_at: float) -> list[Delivery]:
-        """Reports what a poll found; returns what to handle now."""
+    def arrived(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], list[Delivery]]:
+        """Reports what a poll found; returns what to handle now, and what to give back because it came too late."""
         fresh: list[Delivery] = []
         with self._changed:
             now, news = time.monotonic(), False
             for message in messages:
                 held = self._held.get(message.id)
-                if held is not None:
-                    if message.lock_token != held.message.lock_token:
-                        # The lease ran out and it came back to us: the handler goes on, under the new lease.
-                        held.message, news = message, True
-                    continue
-                news = True
-                delivery = self._held[message.id] = Delivery(message, renew_at=renew_at)
-                due = self._not_before.pop(message.id, 0.0)
-                if due > now:
-                    self._push(delivery, due)
-                else:
-                    fresh.append(delivery)
+                if held is None:
+                    news = True
+                    delivery = self._held[message.id] = Delivery(message, renew_at=renew_at)
+                    due = self._not_before.pop(message.id, 0.0)
+                    if due > now and self._phase == RUNNING:
+                        self._push(delivery, due)
+                    else:
+                        fresh.append(delivery)
+                elif message.lock_token != held.message.lock_token:
+                    # The lease ran out and it came back to us: the handler goes on, under the new lease.
+                    held.message, news = message, True
             self._is_polling = False
             if not news:
                 self._next_poll = now + self._polling_interval
             self._changed.notify_all()
-        return fresh
+            return (fresh, []) if self._phase == RUNNING else ([], fresh)
 
     def _may_poll(self, now: float) -> bool:
         ready = self._phase == RUNNING and not self._is_polling and len(self._held) < MAX_HELD
@@ -110,12 +110,18 @@ class Board:
 
     # -- what became of it -------------------------------------------------------------------------------------
 
-    def again(self, delivery: Delivery, delay: float) -> None:
-        """Keeps a delivery for its next attempt."""
+    def again(self, delivery: Delivery, delay: float) -> bool:
+        """Keeps a delivery for its next attempt; False where attempts are not waited for any more."""
         with self._changed:
-            if not delivery.lost:
-                self._push(delivery, time.monotonic() + delay)
-                self._changed.notify_all()
+            if self._gives_back:
+                return False
+            self._keep(delivery, delay)
+            return True
+
+    def settle_again(self, delivery: Delivery, delay: float) -> None:
+        """Keeps a delivery whose outcome is still to be told to its store."""
+        with self._changed:
+            self._keep(delivery, delay)
 
     def finished(self, delivery: Delivery) -> None:
         """The listener no longer holds this."""
@@ -133,21 +139,31 @@ class Board:
                 self._not_before = {key: due for key, due in self._not_before.items() if due > now}
             self._not_before[message_id] = now + seconds
 
+    def _keep(self, delivery: Delivery, delay: float) -> None:
+        if not delivery.lost:
+            self._push(delivery, time.monotonic() + delay)
+            self._changed.notify_all()
+
     def _push(self, delivery: Delivery, due: float) -> None:
         heapq.heappush(self._waiting, (due, next(self._order), delivery))
 
     # -- ending ------------------------------------------------------------------------------------------------
 
-    def drain(self) -> list[Delivery]:
-        """Nothing new is taken from now on; returns what was not begun and is to be released."""
+    def drain(self, give_back: bool) -> list[Delivery]:
+        """Nothing new is taken from now on; returns what is to be released.
+
+        That is what was not begun, and with `give_back` also what waits for its next attempt, now or later.
+        """
         with self._changed:
             if self._phase == RUNNING:
                 self._phase = DRAINING
-            unbegun = [item[2] for item in self._waiting if not item[2].is_begun]
-            self._waiting = [item for item in self._waiting if item[2].is_begun]
+            self._gives_back = self._gives_back or give_back
+            waiting = [item[2] for item in self._waiting if item[2].verdict is None]
+            released = [delivery for delivery in waiting if give_back or not delivery.is_begun]
+            self._waiting = [item for item in self._waiting if item[2] not in released]
             heapq.heapify(self._waiting)
             self._changed.notify_all()
-        return unbegun
+        return released
 
     def stop(self, patience: float) -> None:
         """Nothing is begun or settled from now on. Waits for a settlement that is on its way, `patience` seconds."""

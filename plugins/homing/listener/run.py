@@ -58,9 +58,9 @@ class Run:
             self._add_worker()
         self._watch.start()
 
-    def drain(self, timeout: float | None) -> bool:
+    def drain(self, timeout: float | None, give_back: bool) -> bool:
         """Takes nothing more, and waits until what was begun has its outcome; False when that took too long."""
-        for delivery in self.board.drain():
+        for delivery in self.board.drain(give_back):
             self._settler.release(delivery)
         if any(worker.thread is threading.current_thread() for worker in list(self._workers)):
             return True  # a handler stops its own listener: it cannot wait for itself
@@ -117,16 +117,15 @@ class Run:
                     found.append(message)
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("cannot retrieve from store %s, trying again: %s", self._store.name, text_of(error))
-        return self.board.arrived(found, time.monotonic() + renew_in)
+        fresh, late = self.board.arrived(found, time.monotonic() + renew_in)
+        for delivery in late:
+            self._settler.release(delivery)
+        return fresh
 
     def _handle(self, worker: _Worker, deliveries: Sequence[Delivery]) -> None:
-        if not deliveries:
+        if not deliveries or self.board.is_stopped:
             return
         worker.busy_with = deliveries
-        if self.board.is_stopped:
-            for delivery in deliveries:
-                self._settler.release(delivery)
-            return
         verdict = deliveries[0].verdict
         if verdict is None:
             self._attempt(worker, deliveries)
@@ -159,7 +158,7 @@ class Run:
         )
         for delivery in deliveries:
             delivery.take_back_attempt()
-            self.board.again(delivery, 0.0)
+            self._settler.keep(delivery, 0.0)
 
     # -- keeping watch -----------------------------------------------------------------------------------------
 

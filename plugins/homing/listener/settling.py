@@ -58,7 +58,8 @@ class Settler:
         """An attempt on this failed: tries again later, or gives it up."""
         cause = error
         if isinstance(error, Progress):
-            delivery.content, delivery.has_moved = error.content, True
+            delivery.content = error.content
+            delivery.has_moved = delivery.has_moved or error.durable
             cause = error.__cause__ or error
         if delivery.lost:
             log.error(
@@ -77,7 +78,12 @@ class Settler:
         )
         if not (delivery.has_moved and self._supersede(delivery, decision.delay, delivery.attempts)):
             self._counts.add(metrics.RETRIED)
-            self._board.again(delivery, decision.delay)
+            self.keep(delivery, decision.delay)
+
+    def keep(self, delivery: Delivery, delay: float) -> None:
+        """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
+        if not self._board.again(delivery, delay):
+            self._let_go(delivery)
 
     def settle(self, delivery: Delivery, success: bool, outcome: str) -> None:
         """Acknowledges or releases; when the store does not answer, the listener tries again later."""
@@ -95,7 +101,7 @@ class Settler:
                     "message %s: store %s did not take the outcome %s, trying again: %s",
                     *(delivery.id, self._store.name, outcome, text_of(error)),
                 )
-                self._board.again(delivery, self._config.polling_seconds)
+                self._board.settle_again(delivery, self._config.polling_seconds)
         else:
             self._done(delivery, outcome)
 

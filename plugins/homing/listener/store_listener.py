@@ -70,16 +70,17 @@ class StoreListener:
                 self._run = Run(self.store, self._config, self._service, self._counts)
                 self._run.start()
 
-    def graceful_stop(self, timeout: float | None = None) -> bool:
+    def graceful_stop(self, timeout: float | None = None, *, retries: bool = True) -> bool:
         """Takes no more messages, and returns when those in flight have their outcome, retries included.
 
-        After `timeout` seconds it stops as `immediate_stop` does and returns False. Idempotent.
+        Without `retries`, what waits for its next attempt is released instead, which is sooner. After `timeout` seconds
+        it stops as `immediate_stop` does and returns False. Idempotent.
         """
         with self._lock:
             run = self._run
         if run is None:
             return True
-        in_time = run.drain(timeout)
+        in_time = run.drain(timeout, give_back=not retries)
         if not in_time:
             run.stop()
         self._forget(run)
