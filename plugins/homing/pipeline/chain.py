@@ -9,7 +9,6 @@ what fails ─▶ failure store, as a failure record ─▶ replay: all processo
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from homing.pipeline.execution import Execution
 from homing.pipeline.failure import done_of, read_record
 from homing.pipeline.flows import Flow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
+from homing.pipeline.identity import new_id
 from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.workers import Workers
@@ -91,7 +91,7 @@ class HandlerChain:
         a content or headers that no store could keep; then no handler has run.
         """
         own_headers = accept_json(dict(headers)) if headers else {}
-        return self._execute(Message(str(uuid.uuid4()) if id is None else id, accept(content), headers=own_headers))
+        return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:
         """Makes the chain a service: `listener.attach(chain)`. Executes the message, with its id and headers.
