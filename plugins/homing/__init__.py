@@ -1,5 +1,7 @@
 """Homing: guaranteed message delivery for people who run Airflow and Spark."""
 
+from homing.calling.batches import PartialFailure
+from homing.listener import ListenerConfig, StoreListener
 from homing.message import Message
 from homing.pipeline import (
     Drop,
@@ -7,6 +9,7 @@ from homing.pipeline import (
     ExecutionResult,
     HandlerChain,
     MessageContext,
+    ReplayConfig,
     destination,
     destination_router,
     message_filter,
@@ -14,6 +17,7 @@ from homing.pipeline import (
     processor_router,
     transformer,
 )
+from homing.retry import Retry, RetryPolicy
 from homing.stores import open_store
 
 __version__ = "0.1.0"
@@ -23,8 +27,14 @@ __all__ = [
     "ExecutionError",
     "ExecutionResult",
     "HandlerChain",
+    "ListenerConfig",
     "Message",
     "MessageContext",
+    "PartialFailure",
+    "ReplayConfig",
+    "Retry",
+    "RetryPolicy",
+    "StoreListener",
     "destination",
     "destination_router",
     "message_filter",

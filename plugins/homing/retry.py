@@ -1,11 +1,38 @@
-"""When to try again: a pure decision from an error and the number of the attempt it ended."""
+"""When to try again: a pure decision from an error and the number of the attempt it ended.
+
+The same policy serves destinations (`@destination(retry=...)`), listeners (`ListenerConfig(retry=...)`), a store's
+back-off (`policy.delay(attempt)`) and Airflow's tasks (`**policy.task_arguments()`).
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, ContentError
+
+_FOREVER = 10.0**9  # seconds; what a growing delay is cut off at where no cap was given
+
+
+class Retry(Exception):
+    """`raise Retry(after=30)` in a handler: this attempt failed, and the next is wanted `after` seconds from now.
+
+    It uses up an attempt like any failure. `after` may be a timedelta; without it the policy's own delay counts. Raises
+    ConfigurationError where it is negative or not finite.
+    """
+
+    def __init__(self, reason: str = "", *, after: float | timedelta | None = None) -> None:
+        super().__init__(reason or "the handler asked to be tried again")
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if seconds is not None and not (_is_number(seconds) and seconds >= 0):
+            raise ConfigurationError(f"Retry(after=...) takes seconds from 0 up or a timedelta, not {after!r}")
+        self.after: float | None = None if seconds is None else float(seconds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_retry, (str(self), self.after)
 
 
 @dataclass(frozen=True)
@@ -23,23 +50,95 @@ GIVE_UP = RetryDecision(retry=False)
 class RetryPolicy:
     """The first attempt plus `max_retries` more, `interval` seconds apart.
 
-    A value: immutable, comparable, safe to share. Raises ConfigurationError for a negative or fractional
-    `max_retries`, and for an `interval` that is not a positive, finite number, even where no retry will
-    happen.
+    `multiplier` makes each delay that many times the one before, `max_interval` caps them, and `jitter` (0 to 1) takes
+    off up to that share of a delay, so that many messages do not come back at the same moment. An error of a type in
+    `never` is not tried again: by default what is wrong with the content itself, which no second attempt mends.
+
+    A value: immutable, comparable, safe to share. Raises ConfigurationError for a negative or fractional `max_retries`,
+    and for an `interval` that is not a positive, finite number, even where no retry will happen.
     """
 
     max_retries: int = 0
     interval: float = 1.0
+    multiplier: float = field(default=1.0, kw_only=True)
+    max_interval: float | None = field(default=None, kw_only=True)
+    jitter: float = field(default=0.0, kw_only=True)
+    never: tuple[type[BaseException], ...] = field(default=(ContentError,), kw_only=True)
 
     def __post_init__(self) -> None:
         if type(self.max_retries) is not int or self.max_retries < 0:
             raise ConfigurationError(f"max_retries must be a whole number from 0 up, not {self.max_retries!r}")
-        if type(self.interval) not in {int, float} or not (math.isfinite(self.interval) and self.interval > 0):
+        if not (_is_number(self.interval) and self.interval > 0):
             raise ConfigurationError(f"the retry interval must be more than 0 seconds, not {self.interval!r}")
+        if not (_is_number(self.multiplier) and self.multiplier >= 1):
+            raise ConfigurationError(f"the multiplier of a retry interval is 1 or more, not {self.multiplier!r}")
+        if self.max_interval is not None and not (_is_number(self.max_interval) and self.max_interval > 0):
+            raise ConfigurationError(f"max_interval must be more than 0 seconds, not {self.max_interval!r}")
+        if not (_is_number(self.jitter) and 0 <= self.jitter <= 1):
+            raise ConfigurationError(f"jitter is a share from 0 to 1, not {self.jitter!r}")
+        if type(self.never) is not tuple or not all(_is_error_type(kind) for kind in self.never):
+            raise ConfigurationError(f"never is a tuple of exception types, not {self.never!r}")
 
-    def decide(self, error: BaseException, attempt: int) -> RetryDecision:
-        """What follows `attempt` (the first is 1) having ended with `error`. Pure; waits for nothing."""
-        del error  # this policy treats every error alike
-        if attempt > self.max_retries:
+    @classmethod
+    def fixed(cls, max_retries: int, interval: float = 1.0, *, jitter: float = 0.0) -> RetryPolicy:
+        """Always the same delay."""
+        return cls(max_retries, interval, jitter=jitter)
+
+    @classmethod
+    def exponential(
+        cls,
+        max_retries: int,
+        interval: float = 1.0,
+        *,
+        multiplier: float = 2.0,
+        max_interval: float | None = 300.0,
+        jitter: float = 0.2,
+    ) -> RetryPolicy:
+        """Delays that grow, up to a cap, and are spread a little."""
+        return cls(max_retries, interval, multiplier=multiplier, max_interval=max_interval, jitter=jitter)
+
+    def decide(self, error: BaseException, attempt: int, *, key: str = "") -> RetryDecision:
+        """What follows `attempt` (the first is 1) having ended with `error`. Pure; waits for nothing.
+
+        `key`, such as the id of the message, is what the jitter is drawn from.
+        """
+        if attempt > self.max_retries or isinstance(error, self.never):
             return GIVE_UP
-        return RetryDecision(retry=True, delay=float(self.interval))
+        if isinstance(error, Retry) and error.after is not None:
+            return RetryDecision(retry=True, delay=error.after)
+        return RetryDecision(retry=True, delay=self.delay(attempt, key=key))
+
+    def delay(self, attempt: int, *, key: str = "") -> float:
+        """Seconds from the end of `attempt` (the first is 1) to the next one. Pure: the same key, the same delay."""
+        limit = _FOREVER if self.max_interval is None else float(self.max_interval)
+        try:
+            grown = float(self.interval) * float(self.multiplier) ** (attempt - 1)
+        except OverflowError:
+            grown = limit
+        return min(grown, limit) * (1.0 - self.jitter * _share(key, attempt))
+
+    def task_arguments(self) -> dict[str, Any]:
+        """The same policy in the words of an Airflow task: `retries`, `retry_delay` and their like."""
+        arguments: dict[str, Any] = {"retries": self.max_retries, "retry_delay": timedelta(seconds=self.interval)}
+        if self.multiplier > 1:
+            arguments["retry_exponential_backoff"] = float(self.multiplier)
+        if self.max_interval is not None:
+            arguments["max_retry_delay"] = timedelta(seconds=self.max_interval)
+        return arguments
+
+
+def _share(key: str, attempt: int) -> float:
+    """A number from 0 up to 1 that looks random and is always the same for the same key and attempt."""
+    return zlib.crc32(f"{key}:{attempt}".encode("utf-8", "replace")) / 2**32
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value)
+
+
+def _is_error_type(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+def _make_retry(reason: str, after: float | None) -> Retry:
+    return Retry(reason, after=after)

@@ -18,6 +18,7 @@ from homing.pipeline.handlers import (
 )
 from homing.pipeline.loading import load_chain
 from homing.pipeline.outcome import Delivery, ExecutionError, ExecutionResult
+from homing.pipeline.replay import ReplayConfig
 from homing.pipeline.signals import Drop
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "HandlerChain",
     "HandlerError",
     "MessageContext",
+    "ReplayConfig",
     "RouterFlow",
     "SourceFlow",
     "build_record",

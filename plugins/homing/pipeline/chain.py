@@ -9,23 +9,25 @@ what fails ─▶ failure store, as a failure record ─▶ replay: all processo
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from homing.calling.content import accept, accept_json
+from homing.calling.traces import text_of
 from homing.errors import ChainError, UnreadableMessageError
 from homing.message import Headers, Message
-from homing.pipeline.content import accept, accept_json
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
-from homing.pipeline.failure import read_record
+from homing.pipeline.failure import done_of, read_record
 from homing.pipeline.flows import Flow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
+from homing.pipeline.identity import new_id
 from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
-from homing.pipeline.traces import text_of
+from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.workers import Workers
 from homing.store import Store
 
@@ -59,8 +61,13 @@ class HandlerChain:
         source_flow: Any = (),
         destinations_flow: Any = (),
         failure_store: Store | None = None,
+        replay: ReplayConfig | None = None,
     ) -> None:
-        """`failure_store` gets a failure record of every message `execute` could not carry all the way."""
+        """`failure_store` gets a failure record of every message `execute` could not carry all the way.
+
+        With `replay`, a listener that replays them starts with the chain and ends with `close`; unless the chain is
+        built by `load_chain`, for a job.
+        """
         self.name = _checked_name(name)
         self.source: SourceFlow = as_source_flow(source_flow)
         self.flows: tuple[Flow, ...] = as_flows(destinations_flow)
@@ -72,6 +79,9 @@ class HandlerChain:
         _check_handlers(name, self.source, self.flows)
         self._tally = Tally()
         self._workers = Workers(name, len(self.flows))
+        self.replay_listener = None if replay is None else make_replay_listener(self, replay)
+        if self.replay_listener is not None and not self.by_reference:
+            self.replay_listener.start()
 
     def execute(self, content: Any, *, id: str | None = None, headers: Headers | None = None) -> ExecutionResult:
         """Carries one content through the chain and returns when every destination is done; blocking.
@@ -81,14 +91,37 @@ class HandlerChain:
         a content or headers that no store could keep; then no handler has run.
         """
         own_headers = accept_json(dict(headers)) if headers else {}
-        message = Message(str(uuid.uuid4()) if id is None else id, accept(content), headers=own_headers)
+        return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
+
+    def on_message(self, message: Message) -> None:
+        """Makes the chain a service: `listener.attach(chain)`. Executes the message, with its id and headers.
+
+        What fails is handled, as far as the listener is concerned, once the failure store has it. Otherwise it raises,
+        and what the listener tries again is a replay: it skips the destinations that are done.
+        """
+        before = done_of(message.content, self.name)
+        try:
+            if before is None:
+                self._execute(replace(message, content=accept(message.content)))
+            else:
+                self.replay(message)
+        except ExecutionError as error:
+            if error.kept:
+                log.warning("%s; failure store %s has it", error, getattr(self.failure_store, "name", "?"))
+            elif before is None and not error.message.content["done"]:
+                raise
+            else:
+                raise moved_on(error, before or {}) from error
+
+    def _execute(self, message: Message) -> ExecutionResult:
         execution = Execution(message)
         ctx = self._carry(execution)
         if not execution.errors:
             return execution.result(ctx)
         record = execution.record(self.name, None)
         entry, trouble = self._keep(message.id, record)
-        raise ExecutionError(execution.complaint(self.name) + trouble, Message(entry, record))
+        kept = self.failure_store is not None and not trouble
+        raise ExecutionError(execution.complaint(self.name) + trouble, Message(entry, record), kept)
 
     def replay(self, failed: Message | Mapping[str, Any]) -> ExecutionResult:
         """Carries a failed message through the chain again: all processors, the destinations not yet done.
@@ -123,8 +156,15 @@ class HandlerChain:
         return self._tally.read()
 
     def close(self) -> None:
-        """Ends the chain's threads after what they are doing. Idempotent; it closes no store."""
+        """Ends the replay listener and the chain's threads after what they do now, and closes its clients.
+
+        Idempotent; it closes no store. What waits for its next replay stays in its store.
+        """
+        if self.replay_listener is not None:
+            self.replay_listener.graceful_stop(retries=False)
         self._workers.close()
+        for handler in handlers_of(self.source, self.flows):
+            handler.close()
 
     def __enter__(self) -> HandlerChain:
         return self

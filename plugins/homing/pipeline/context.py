@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from homing.binding import bind
+from homing.calling.content import accept, accept_json, clone, is_mutable
 from homing.errors import BindingError, UnstorableContentError
 from homing.message import Message, encode
-from homing.pipeline.content import accept, accept_json, clone, is_mutable
 
 T = TypeVar("T")
 

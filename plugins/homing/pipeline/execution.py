@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from homing.calling.traces import text_of
 from homing.errors import HandlerError
 from homing.message import Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.failure import SOURCE, build_record, describe
 from homing.pipeline.flows import Flow, SourceFlow
-from homing.pipeline.outcome import DELIVERED, DROPPED, EXECUTED, FAILED, Delivery, ExecutionResult
+from homing.pipeline.outcome import DELIVERED, DROPPED, EXECUTED, FAILED, Delivery, Ended, ExecutionResult
 from homing.pipeline.signals import Drop
-from homing.pipeline.traces import text_of
 from homing.pipeline.workers import Workers
-
-Ended = Delivery | HandlerError
 
 
 @dataclass

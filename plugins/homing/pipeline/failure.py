@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
+from homing.calling.content import accept_json
+from homing.calling.traces import describe
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import Message, decode, encode
-from homing.pipeline.content import accept_json
-from homing.pipeline.traces import describe
 
-__all__ = ["MARK", "SOURCE", "VERSION", "FailureRecord", "build_record", "describe", "read_record"]
+__all__ = ["MARK", "SOURCE", "VERSION", "FailureRecord", "build_record", "describe", "done_of", "read_record"]
 
 MARK = "failure"
 VERSION = 1
@@ -107,6 +107,17 @@ def read_record(content: Any) -> FailureRecord:
         batch_id=written.batch_id,
         chain=written.chain,
     )
+
+
+def done_of(content: Any, chain: str) -> dict[str, Any] | None:
+    """What is done already, if this content is a failure record of this chain; None for any other content."""
+    if type(content) is not dict or content.get("homing") != MARK:
+        return None
+    try:
+        record = read_record(content)
+    except UnreadableMessageError:
+        return None
+    return record.done if record.chain == chain else None
 
 
 def _write_message(message: Message) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from homing.errors import ChainError
+from homing.errors import ChainError, HandlerError
+from homing.pipeline.batches import deliver_batch
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import DESTINATION, DESTINATION_ROUTER, PROCESSORS, Handler
-from homing.pipeline.outcome import DROPPED, FILTERED, Delivery
+from homing.pipeline.outcome import DROPPED, FILTERED, Delivery, Ended
 from homing.pipeline.signals import Drop
 from homing.pipeline.steps import call, deliver, fail, process
+
+_ROUTED = 100
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,39 @@ class DestinationFlow:
                 process(processor, own)
         except Drop:
             return Delivery(self.name, FILTERED)
-        return deliver(self.destination, own)
+        if self.destination.batch is None:
+            return deliver(self.destination, own)
+        return _one(deliver_batch(self.destination, [own]))
+
+    @property
+    def batch(self) -> int:
+        """How many messages are worth delivering at once."""
+        return self.destination.batch or 1
+
+    def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
+        """Delivers each as `deliver` does, in batches where the destination takes them; blocking.
+
+        Yields (position, how it ended) for every one, as soon as that is known and so not in order.
+        """
+        ready: list[tuple[int, MessageContext]] = []
+        for place, ctx in enumerate(ctxs):
+            if self.destination.batch is None:
+                yield place, _ended(self, ctx)
+                continue
+            own = ctx.copy()
+            try:
+                for processor in self.processors:
+                    process(processor, own)
+            except Drop:
+                yield place, Delivery(self.name, FILTERED)
+            except HandlerError as error:
+                yield place, error
+            else:
+                ready.append((place, own))
+        for start in range(0, len(ready), self.batch):
+            chunk = ready[start : start + self.batch]
+            for place, ended in deliver_batch(self.destination, [own for _, own in chunk]):
+                yield chunk[place][0], ended
 
 
 @dataclass(frozen=True)
@@ -67,23 +102,63 @@ class RouterFlow:
         """The router's name."""
         return self.router.name
 
+    @property
+    def batch(self) -> int:
+        """How many messages are worth delivering at once: which of them go to one destination is not known before."""
+        return _ROUTED
+
     def deliver(self, ctx: MessageContext) -> Delivery:
         """Delivers to the flow the router picks, as that flow does; DROPPED if it picks None."""
         own = ctx.copy()
+        flow = self._route(own)
+        return Delivery(self.name, DROPPED) if flow is None else flow.deliver(own)
+
+    def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
+        """Routes each, then delivers to every flow picked what goes there, as that flow does."""
+        picked: dict[DestinationFlow, list[tuple[int, MessageContext]]] = {}
+        for place, ctx in enumerate(ctxs):
+            own = ctx.copy()
+            try:
+                flow = self._route(own)
+            except HandlerError as error:
+                yield place, error
+                continue
+            if flow is None:
+                yield place, Delivery(self.name, DROPPED)
+            else:
+                picked.setdefault(flow, []).append((place, own))
+        for flow, routed in picked.items():
+            for place, ended in flow.deliver_many([own for _, own in routed]):
+                yield routed[place][0], ended
+
+    def _route(self, own: MessageContext) -> DestinationFlow | None:
         try:
             chosen = call(self.router, own)
         except Drop:
-            return Delivery(self.name, DROPPED)
+            return None
         if chosen is None:
-            return Delivery(self.name, DROPPED)
+            return None
         try:
-            flow = as_destination_flow(chosen)
+            return as_destination_flow(chosen)
         except ChainError as error:
             raise fail(self.router, own, error) from error
-        return flow.deliver(own)
 
 
 Flow = DestinationFlow | RouterFlow
+
+
+def _ended(flow: Flow, ctx: MessageContext) -> Ended:
+    try:
+        return flow.deliver(ctx)
+    except HandlerError as error:
+        return error
+
+
+def _one(ended: Iterator[tuple[int, Ended]]) -> Delivery:
+    _, outcome = next(ended)
+    if isinstance(outcome, HandlerError):
+        raise outcome
+    return outcome
 
 
 def as_source_flow(written: Any) -> SourceFlow:

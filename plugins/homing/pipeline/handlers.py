@@ -7,20 +7,22 @@
     @destination               -> any result
     @destination_router        -> a destination, ([processors], destination), or None to deliver nowhere
 
-All work bare and with `name=`. The function takes `ctx`, a typed content, or both; it may be async.
+All work bare and with `name=`. The function takes `ctx`, a typed content, or both; it may be async. A destination with
+`batch=` takes a list of either, one with `setup=` the client it made as its last parameter.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from homing.calling.coroutines import run
+from homing.calling.signature import Convention, compile_call, compile_item
 from homing.errors import ChainError
+from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext
-from homing.pipeline.coroutines import run
-from homing.pipeline.signature import Call, compile_call
 from homing.retry import RetryPolicy
 
 FILTER = "filter"
@@ -32,6 +34,15 @@ DESTINATION_ROUTER = "destination router"
 PROCESSORS = frozenset({FILTER, TRANSFORMER, PROCESSOR, PROCESSOR_ROUTER})
 
 Function = Callable[..., Any]
+
+_CONVENTION = Convention(
+    envelope=MessageContext,
+    content_of=MessageContext.get_content,
+    names=frozenset({"ctx", "context"}),
+    alone=True,
+    rule="a handler takes a MessageContext, the content, or both: def handler(order: Order, ctx: MessageContext)",
+    error=ChainError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +56,10 @@ class Handler:
     kind: str
     name: str
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    _call: Call | None = field(default=None, init=False, repr=False)
+    #: How many messages a destination takes at once; None for one that takes them one by one.
+    batch: int | None = None
+    client: Client | None = field(default=None, repr=False)
+    _call: Function | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for attribute in ("__module__", "__qualname__", "__name__", "__doc__"):
@@ -75,15 +89,34 @@ class Handler:
         """Calls the function with what its signature asks for; waits for it if it is async."""
         if self._call is None:
             self.prepare()
-        result = self._call(ctx)  # type: ignore[misc]
+        call: Function = self._call  # type: ignore[assignment]
+        result = call(ctx) if self.client is None else call(ctx, self.client.get())
         return run(result) if hasattr(type(result), "__await__") else result
+
+    def item(self, ctx: MessageContext) -> Any:
+        """Of a destination that takes batches: what stands for this message in the list. Raises BindingError."""
+        if self._call is None:
+            self.prepare()
+        return self._call(ctx)  # type: ignore[misc]
+
+    def invoke_batch(self, items: Sequence[Any]) -> Any:
+        """Calls the function of a destination that takes batches; waits for it if it is async."""
+        result = self.function(list(items), *(() if self.client is None else (self.client.get(),)))
+        return run(result) if hasattr(type(result), "__await__") else result
+
+    def close(self) -> None:
+        """Closes the client, if there is one and it is open. Idempotent; the next message opens it anew."""
+        if self.client is not None:
+            self.client.close()
 
     def __reduce__(self) -> str:
         return str(getattr(self, "__qualname__", self.name))
 
     def _compile(self) -> None:
         if self._call is None:
-            object.__setattr__(self, "_call", compile_call(self.function, self.name))
+            how = compile_call if self.batch is None else compile_item
+            compiled = how(self.function, self.name, _CONVENTION, client=self.client is not None)
+            object.__setattr__(self, "_call", compiled)
 
 
 @overload
@@ -126,7 +159,13 @@ def processor_router(function: Function | None = None, /, *, name: str | None = 
 def destination(function: Function, /) -> Handler: ...
 @overload
 def destination(
-    *, name: str | None = None, max_retries: int = 0, retry_interval: float = 1.0
+    *,
+    name: str | None = None,
+    max_retries: int = 0,
+    retry_interval: float = 1.0,
+    retry: RetryPolicy | None = None,
+    batch: int | None = None,
+    setup: Callable[[], Any] | None = None,
 ) -> Callable[[Function], Handler]: ...
 def destination(
     function: Function | None = None,
@@ -135,9 +174,27 @@ def destination(
     name: str | None = None,
     max_retries: int = 0,
     retry_interval: float = 1.0,
+    retry: RetryPolicy | None = None,
+    batch: int | None = None,
+    setup: Callable[[], Any] | None = None,
 ) -> Any:
-    """Makes a destination: tried once, then up to `max_retries` times, `retry_interval` seconds apart."""
-    return _decorate(DESTINATION, function, name, RetryPolicy(max_retries, retry_interval))
+    """Makes a destination: tried once, then up to `max_retries` times, `retry_interval` seconds apart.
+
+    `retry` is a whole policy in place of those two. With `batch`, the function takes a list of up to that many messages
+    and says which failed: it returns a list with one result or exception per message, or raises PartialFailure. `setup`
+    makes the client that the function takes as its last parameter, once per process and shared by its threads.
+    """
+    policy = RetryPolicy(max_retries, retry_interval)
+    if retry is not None:
+        if policy != RetryPolicy():
+            raise ChainError("a destination has either retry= or max_retries= and retry_interval=, not both")
+        policy = retry
+    if batch is not None and (type(batch) is not int or batch < 1):
+        raise ChainError(f"batch= is how many messages a destination takes at once, from 1 up, not {batch!r}")
+    if setup is not None and not callable(setup):
+        raise ChainError(f"setup= is a function that makes the destination's client, not {setup!r}")
+    client = None if setup is None else Client(setup)
+    return _decorate(DESTINATION, function, name, policy=policy, batch=batch, client=client)
 
 
 @overload
@@ -149,9 +206,9 @@ def destination_router(function: Function | None = None, /, *, name: str | None 
     return _decorate(DESTINATION_ROUTER, function, name)
 
 
-def _decorate(kind: str, function: Function | None, name: str | None, policy: RetryPolicy | None = None) -> Any:
+def _decorate(kind: str, function: Function | None, name: str | None, **options: Any) -> Any:
     def decorate(function: Function) -> Handler:
-        return Handler(function, kind, _name_of(function, kind, name), policy or RetryPolicy())
+        return Handler(function, kind, _name_of(function, kind, name), **options)
 
     return decorate if function is None else decorate(function)
 

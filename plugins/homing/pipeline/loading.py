@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from homing.calling.traces import text_of
 from homing.errors import ChainImportError
 from homing.pipeline.chain import HandlerChain, building_by_reference
-from homing.pipeline.traces import text_of
 
 _PLACES_SHOWN = 6
 

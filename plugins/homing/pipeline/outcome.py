@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from homing.errors import HomingError
+from homing.errors import HandlerError, HomingError
 from homing.message import Message
 
 # The states of a delivery that did not fail. All three are final: a replay skips them.
@@ -35,6 +35,10 @@ class Delivery:
     attempts: int = 0
 
 
+#: How a delivery ended: well, or with the error of the handler that failed.
+Ended = Delivery | HandlerError
+
+
 @dataclass(frozen=True)
 class ExecutionResult:
     """A message that went all the way, or was dropped by a rule its author wrote.
@@ -53,15 +57,16 @@ class ExecutionError(HomingError):
     """A chain could not carry a message all the way; the text says which message, which handlers and why.
 
     `message` holds the failure record as its content, and is what `chain.replay` takes. It is complete even
-    when the failure store could not be written.
+    when the failure store could not be written; `kept` says whether that store has it.
     """
 
-    def __init__(self, text: str, message: Message) -> None:
+    def __init__(self, text: str, message: Message, kept: bool = False) -> None:
         super().__init__(text)
         self.message = message
+        self.kept = kept
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.message)
+        return type(self), (str(self), self.message, self.kept)
 
 
 @dataclass

@@ -6,12 +6,12 @@ import threading
 import time
 from typing import Any
 
+from homing.calling.traces import text_of
 from homing.errors import HandlerError, UnstorableContentError
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
 from homing.pipeline.signals import Drop
-from homing.pipeline.traces import text_of
 
 # Routers may route to routers; one that never ends is a mistake, not a reason to hang.
 MAX_HOPS = 100
@@ -29,9 +29,14 @@ def call(handler: Handler, ctx: MessageContext) -> Any:
     except Drop:
         raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        if is_person(error):
             raise
         raise fail(handler, ctx, error) from error
+
+
+def is_person(error: BaseException) -> bool:
+    """Whether this is somebody at the keyboard who wants the program to end."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def process(handler: Handler, ctx: MessageContext) -> None:
@@ -64,7 +69,7 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
         except Drop:
             return Delivery(destination.name, DROPPED, None, attempt)
         except HandlerError as error:
-            decision = destination.policy.decide(error.__cause__ or error, attempt)
+            decision = destination.policy.decide(error.__cause__ or error, attempt, key=ctx.get_id())
             if not decision.retry:
                 error.attempts = attempt
                 raise

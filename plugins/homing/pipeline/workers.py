@@ -6,8 +6,8 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -20,20 +20,81 @@ class _Job(Generic[T]):
     So fast calls need not wait for a thread to wake up, and a pool that is busy holds nobody up.
     """
 
-    __slots__ = ("_call", "_claim", "future")
+    __slots__ = ("_call", "_claim", "_context", "_done", "_result")
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
+        self._context = contextvars.copy_context()
         self._claim = threading.Lock()
-        self.future: Future[list[T]]
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._result: T
 
-    def run(self) -> list[T]:
-        """The result, in a list that is empty when somebody else has claimed the call."""
-        return [self._call()] if self._claim.acquire(blocking=False) else []
+    def claim(self) -> bool:
+        """Whether the caller is the one to run it."""
+        return self._claim.acquire(blocking=False)
 
-    def result(self) -> T:
-        """Runs the call here, or waits for the thread that does."""
-        return (self.run() or self.future.result())[0]
+    def run_here(self) -> T:
+        """Runs the call where it was made."""
+        return self._call()
+
+    def run(self) -> None:
+        """Runs the call in another thread, in the context it was made in."""
+        try:
+            self._result = self._context.run(self._call)
+        finally:
+            self._done.release()
+
+    def wait(self) -> T:
+        """The result, when the thread that runs it has it."""
+        self._done.acquire()
+        return self._result
+
+
+class _Pool:
+    """Daemon threads that run jobs, made as they are needed."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.process = os.getpid()
+        self._name = name
+        self._size = size
+        self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._unfinished = 0
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, job: _Job[Any]) -> None:
+        """Offers a job to the threads; each that is neither finished nor taken back has one of its own."""
+        with self._lock:
+            self._unfinished += 1
+            if len(self._threads) < min(self._unfinished, self._size):
+                name = f"homing-{self._name}_{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+                self._threads[-1].start()
+        self._jobs.put(job)
+
+    def finish(self, job: _Job[T]) -> T:
+        """The job's result: run here if no thread has begun with it."""
+        if not job.claim():
+            return job.wait()
+        with self._lock:
+            self._unfinished -= 1
+        return job.run_here()
+
+    def close(self) -> None:
+        """Ends the threads after what they are doing."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.claim():
+                job.run()
+                with self._lock:
+                    self._unfinished -= 1
+            del job
 
 
 class Workers:
@@ -46,29 +107,26 @@ class Workers:
         self._name = name
         self._size = max(_MIN_THREADS, width)
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = 0
+        self._pool: _Pool | None = None
 
     def run_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """The results of all calls, in order, when the last has ended. The calls must not raise."""
         if not calls:
             return []
-        jobs = [self._submit(call) for call in calls[1:]]
-        return [calls[0](), *(job.result() for job in jobs)]
+        if len(calls) == 1:
+            return [calls[0]()]
+        jobs = [_Job(call) for call in calls[1:]]
+        with self._lock:
+            if self._pool is None or self._pool.process != os.getpid():
+                self._pool = _Pool(self._name, self._size)
+            pool = self._pool
+            for job in jobs:
+                pool.submit(job)
+        return [calls[0](), *[pool.finish(job) for job in jobs]]
 
     def close(self) -> None:
         """Ends the threads after what they are doing; blocking, idempotent."""
         with self._lock:
             pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True)
-
-    def _submit(self, call: Callable[[], T]) -> _Job[T]:
-        job = _Job(call)
-        context = contextvars.copy_context()
-        with self._lock:
-            if self._pool is None or self._process != os.getpid():
-                self._pool = ThreadPoolExecutor(self._size, thread_name_prefix=f"homing-{self._name}")
-                self._process = os.getpid()
-            job.future = self._pool.submit(context.run, job.run)
-        return job
+        if pool is not None and pool.process == os.getpid():
+            pool.close()

@@ -21,6 +21,7 @@ from homing.message import JSON, decode, encode, encode_json
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import Flow
+from homing.pipeline.outcome import Ended
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import TALLY, rows_of, to_batch
 from homing.spark.recorder import Recorder
@@ -118,31 +119,39 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch]) -> It
             messages = list(rows_of(batch))
             known = ledger.entries(row["id"] for row in messages)
             tally: Counter[str] = Counter()
+            waiting = []
             for row in messages:
                 before = known.get(row["id"], {}).get(flow_name)
-                entry = before if before is not None and before.done else _deliver(flow, row, recorder)
-                tally["skipped" if entry is before else entry.state] += 1
+                if before is not None and before.done:
+                    tally["skipped"] += 1
+                else:
+                    waiting.append(row)
+            for start in range(0, len(waiting), flow.batch):
+                tally.update(_deliver(flow, waiting[start : start + flow.batch], recorder))
             yield to_batch([{"state": state, "messages": number} for state, number in tally.items()], TALLY)
 
 
-def _deliver(flow: Flow, row: Row, recorder: Recorder) -> Entry:
-    context = MessageContext(rows.to_message(row), decode(JSON, row["properties"], row["id"]))
-    try:
-        delivery = flow.deliver(context)
-    except HandlerError as error:
-        entry = _failure(row["id"], flow.name, row["batch_id"], error)
-    else:
-        entry = Entry(
-            row["id"],
-            flow.name,
-            delivery.state,
-            destination=delivery.destination,
-            attempts=delivery.attempts,
-            result=as_json(delivery.result),
-            batch_id=row["batch_id"],
-        )
-    recorder.add(entry)
-    return entry
+def _deliver(flow: Flow, messages: list[Row], recorder: Recorder) -> Iterator[str]:
+    """Delivers these messages, recording each as soon as it is known how it ended; yields the states."""
+    contexts = [MessageContext(rows.to_message(row), decode(JSON, row["properties"], row["id"])) for row in messages]
+    for place, ended in flow.deliver_many(contexts):
+        entry = _entry(flow.name, messages[place], ended)
+        recorder.add(entry)
+        yield entry.state
+
+
+def _entry(flow: str, row: Row, ended: Ended) -> Entry:
+    if isinstance(ended, HandlerError):
+        return _failure(row["id"], flow, row["batch_id"], ended)
+    return Entry(
+        row["id"],
+        flow,
+        ended.state,
+        destination=ended.destination,
+        attempts=ended.attempts,
+        result=as_json(ended.result),
+        batch_id=row["batch_id"],
+    )
 
 
 def _failure(message_id: str, flow: str, batch_id: str, error: HandlerError) -> Entry:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,3 +53,16 @@ def failure_store() -> ListStore:
 @pytest.fixture
 def store_that_is_down() -> DownStore:
     return DownStore()
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Waits until something is true, and fails when that takes too long."""
+
+    def wait(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+        limit, pause = time.monotonic() + seconds, threading.Event()
+        while not condition():
+            assert time.monotonic() < limit, "what was waited for did not happen"
+            pause.wait(0.005)
+
+    return wait

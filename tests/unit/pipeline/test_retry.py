@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from homing.errors import ConfigurationError
-from homing.retry import RetryDecision, RetryPolicy
+from homing.errors import BindingError, ConfigurationError
+from homing.retry import Retry, RetryDecision, RetryPolicy
 
 
 def test_policy_allows_max_retries_after_the_first_attempt() -> None:
@@ -36,3 +38,85 @@ def test_policy_is_a_value() -> None:
     assert RetryPolicy(2, 1) == RetryPolicy(2, 1)
     with pytest.raises(AttributeError):
         RetryPolicy(2, 1).max_retries = 3  # type: ignore[misc]
+
+
+def test_fixed_delays_are_all_the_same() -> None:
+    policy = RetryPolicy.fixed(3, 4)
+    assert [policy.delay(attempt) for attempt in (1, 2, 3)] == [4.0, 4.0, 4.0]
+
+
+def test_exponential_delays_double_up_to_the_cap() -> None:
+    policy = RetryPolicy.exponential(9, 1, max_interval=6, jitter=0)
+    assert [policy.delay(attempt) for attempt in (1, 2, 3, 4, 5)] == [1.0, 2.0, 4.0, 6.0, 6.0]
+
+
+def test_exponential_delay_without_a_cap_never_overflows() -> None:
+    delay = RetryPolicy.exponential(9, 1, max_interval=None, jitter=0).delay(100_000)
+    assert 0 < delay < float("inf")
+
+
+def test_jitter_takes_off_at_most_its_share_and_spreads_messages() -> None:
+    policy = RetryPolicy.fixed(1, 10, jitter=0.5)
+    delays = [policy.delay(1, key=f"m{number}") for number in range(200)]
+    assert 5.0 <= min(delays) < 6.0
+    assert 9.0 < max(delays) <= 10.0
+
+
+def test_decision_is_pure() -> None:
+    policy = RetryPolicy.exponential(5, 1)
+    assert policy.decide(OSError(), 3, key="m1") == policy.decide(OSError(), 3, key="m1")
+
+
+def test_error_of_a_type_named_in_never_is_not_tried_again() -> None:
+    policy = RetryPolicy(3, never=(PermissionError,))
+    assert not policy.decide(PermissionError(), 1).retry
+    assert policy.decide(OSError(), 1).retry
+
+
+def test_content_that_does_not_fit_is_not_tried_again_by_default() -> None:
+    assert not RetryPolicy(3).decide(BindingError(), 1).retry
+
+
+def test_retry_raised_by_a_handler_sets_the_delay_and_uses_up_an_attempt() -> None:
+    policy = RetryPolicy(1, 5)
+    assert policy.decide(Retry(after=30), 1) == RetryDecision(True, 30.0)
+    assert policy.decide(Retry(after=timedelta(minutes=2)), 1) == RetryDecision(True, 120.0)
+    assert policy.decide(Retry(), 1) == RetryDecision(True, 5.0)
+    assert not policy.decide(Retry(after=30), 2).retry
+
+
+@pytest.mark.parametrize("after", [-1, float("nan"), "soon", True])
+def test_retry_after_an_impossible_time_is_refused(after: Any) -> None:
+    with pytest.raises(ConfigurationError, match="after"):
+        Retry(after=after)
+
+
+def test_retry_survives_pickling() -> None:
+    twin = pickle.loads(pickle.dumps(Retry("busy", after=3)))  # noqa: S301
+    assert (str(twin), twin.after) == ("busy", 3.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"multiplier": 0.5},
+        {"max_interval": 0},
+        {"jitter": 1.1},
+        {"jitter": -0.1},
+        {"never": (3,)},
+        {"never": [OSError]},
+    ],
+)
+def test_impossible_option_is_refused_by_name(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        RetryPolicy(1, **options)
+
+
+def test_policy_speaks_the_words_of_an_airflow_task() -> None:
+    assert RetryPolicy(2, 5).task_arguments() == {"retries": 2, "retry_delay": timedelta(seconds=5)}
+    assert RetryPolicy.exponential(2, 5, max_interval=60).task_arguments() == {
+        "retries": 2,
+        "retry_delay": timedelta(seconds=5),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(seconds=60),
+    }

@@ -1,0 +1,202 @@
+"""Board: what a run of a listener holds, what is due, and when to ask the store again. No store is called here."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from homing.listener.delivery import Delivery
+from homing.message import Message
+
+RUNNING = "running"
+DRAINING = "draining"
+STOPPED = "stopped"
+
+#: So many messages are held at most, nearly all of them waiting for their next attempt; then no more are taken.
+MAX_HELD = 1000
+_HELD_BACK = 10_000
+
+
+class Board:
+    """Shared by all threads of one run. Thread-safe."""
+
+    def __init__(self, polling_interval: float, batch_size: int) -> None:
+        self._polling_interval = polling_interval
+        self._batch_size = batch_size
+        self._changed = threading.Condition()
+        self._phase = RUNNING
+        self._held: dict[str, Delivery] = {}
+        self._waiting: list[tuple[float, int, Delivery]] = []
+        self._order = itertools.count()
+        self._not_before: dict[str, float] = {}
+        self._next_poll = 0.0
+        self._is_polling = False
+        self._settling = 0
+        self._gives_back = False
+
+    # -- what to do next ---------------------------------------------------------------------------------------
+
+    def next_work(self, prefer_new: bool, retired: Callable[[], bool]) -> list[Delivery] | None:
+        """Blocks until there is something to do: deliveries that are due; an empty list, which means: poll the store,
+        and report with `arrived`; or None, which means: end.
+
+        `prefer_new` puts polling first, so that what failed does not keep new messages waiting.
+        """
+        with self._changed:
+            while self._phase != STOPPED and not retired():
+                now = time.monotonic()
+                may_poll = self._may_poll(now)
+                due = [] if prefer_new and may_poll else self._pop_due(now)
+                if due or may_poll:
+                    self._is_polling = self._is_polling or not due
+                    return due
+                if self._phase == DRAINING and not self._waiting:
+                    return None
+                self._changed.wait(self._idle_seconds(now))
+            return None
+
+    def arrived(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], list[Delivery]]:
+        """Reports what a poll found; returns what to handle now, and what to give back because it came too late."""
+        fresh: list[Delivery] = []
+        with self._changed:
+            now, news = time.monotonic(), False
+            for message in messages:
+                held = self._held.get(message.id)
+                if held is None:
+                    news = True
+                    delivery = self._held[message.id] = Delivery(message, renew_at=renew_at)
+                    due = self._not_before.pop(message.id, 0.0)
+                    if due > now and self._phase == RUNNING:
+                        self._push(delivery, due)
+                    else:
+                        fresh.append(delivery)
+                elif message.lock_token != held.message.lock_token:
+                    # The lease ran out and it came back to us: the handler goes on, under the new lease.
+                    held.message, news = message, True
+            self._is_polling = False
+            if not news:
+                self._next_poll = now + self._polling_interval
+            self._changed.notify_all()
+            return (fresh, []) if self._phase == RUNNING else ([], fresh)
+
+    def _may_poll(self, now: float) -> bool:
+        ready = self._phase == RUNNING and not self._is_polling and len(self._held) < MAX_HELD
+        return ready and now >= self._next_poll
+
+    def _pop_due(self, now: float) -> list[Delivery]:
+        due: list[Delivery] = []
+        while self._waiting and self._waiting[0][0] <= now and len(due) < self._batch_size:
+            following = self._waiting[0][2]
+            single = following.alone or following.verdict is not None
+            if due and single:
+                break
+            heapq.heappop(self._waiting)
+            if following.lost:
+                continue
+            due.append(following)
+            if single:
+                break
+        return due
+
+    def _idle_seconds(self, now: float) -> float | None:
+        moments = [self._waiting[0][0]] if self._waiting else []
+        if self._phase == RUNNING and not self._is_polling and len(self._held) < MAX_HELD:
+            moments.append(self._next_poll)
+        return max(0.0, min(moments) - now) if moments else None
+
+    # -- what became of it -------------------------------------------------------------------------------------
+
+    def again(self, delivery: Delivery, delay: float) -> bool:
+        """Keeps a delivery for its next attempt; False where attempts are not waited for any more."""
+        with self._changed:
+            if self._gives_back:
+                return False
+            self._keep(delivery, delay)
+            return True
+
+    def settle_again(self, delivery: Delivery, delay: float) -> None:
+        """Keeps a delivery whose outcome is still to be told to its store."""
+        with self._changed:
+            self._keep(delivery, delay)
+
+    def finished(self, delivery: Delivery) -> None:
+        """The listener no longer holds this."""
+        with self._changed:
+            delivery.lost = True
+            if self._held.get(delivery.id) is delivery:
+                del self._held[delivery.id]
+            self._changed.notify_all()
+
+    def hold_back(self, message_id: str, seconds: float) -> None:
+        """Should this message come back from the store sooner than that, it has to wait here."""
+        with self._changed:
+            now = time.monotonic()
+            if len(self._not_before) >= _HELD_BACK:
+                self._not_before = {key: due for key, due in self._not_before.items() if due > now}
+            self._not_before[message_id] = now + seconds
+
+    def _keep(self, delivery: Delivery, delay: float) -> None:
+        if not delivery.lost:
+            self._push(delivery, time.monotonic() + delay)
+            self._changed.notify_all()
+
+    def _push(self, delivery: Delivery, due: float) -> None:
+        heapq.heappush(self._waiting, (due, next(self._order), delivery))
+
+    # -- ending ------------------------------------------------------------------------------------------------
+
+    def drain(self, give_back: bool) -> list[Delivery]:
+        """Nothing new is taken from now on; returns what is to be released.
+
+        That is what was not begun, and with `give_back` also what waits for its next attempt, now or later.
+        """
+        with self._changed:
+            if self._phase == RUNNING:
+                self._phase = DRAINING
+            self._gives_back = self._gives_back or give_back
+            waiting = [item[2] for item in self._waiting if item[2].verdict is None]
+            released = [delivery for delivery in waiting if give_back or not delivery.is_begun]
+            self._waiting = [item for item in self._waiting if item[2] not in released]
+            heapq.heapify(self._waiting)
+            self._changed.notify_all()
+        return released
+
+    def stop(self, patience: float) -> None:
+        """Nothing is begun or settled from now on. Waits for a settlement that is on its way, `patience` seconds."""
+        with self._changed:
+            self._phase = STOPPED
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._settling, patience)
+
+    @contextmanager
+    def settling(self) -> Iterator[bool]:
+        """Whether messages may be settled; while the block lasts, `stop` waits."""
+        with self._changed:
+            allowed = self._phase != STOPPED
+            self._settling += allowed
+        try:
+            yield allowed
+        finally:
+            with self._changed:
+                self._settling -= allowed
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Lets every thread look again at what it waits for."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def held(self) -> list[Delivery]:
+        """All the listener holds now."""
+        with self._changed:
+            return list(self._held.values())
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing may be settled any more."""
+        with self._changed:
+            return self._phase == STOPPED

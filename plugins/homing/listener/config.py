@@ -1,0 +1,105 @@
+"""ListenerConfig: how a listener polls, retries and gives up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from homing.errors import ConfigurationError
+from homing.retry import RetryPolicy
+from homing.store import Store
+
+Seconds = float | timedelta
+
+
+@dataclass(frozen=True)
+class ListenerConfig:
+    """How a StoreListener works. Raises ConfigurationError for a value that cannot be.
+
+    polling_interval    seconds to wait when the store has nothing due
+    max_retries         attempts after the first one; 0 is valid
+    retry_interval      seconds between attempts
+    dead_letter_store   where a message goes that failed for good; while that store is down, the message is released
+    ack_with_failure_after_max_retries
+                        without a dead-letter store: True releases such a message, False drops it
+    drop_message_after_max_retries
+                        the older spelling of the same switch, the other way round
+    retry               a whole policy in place of max_retries and retry_interval
+    concurrency         how many handlers run at the same time
+    batch_size          how many messages an `on_messages` service gets at once, at most
+    lease               seconds a message is held without a sign of life; renewed while its handler runs
+    max_handling_time   seconds after which a handler counts as hung: its message is no longer kept from others
+    """
+
+    polling_interval: Seconds = 1.0
+    max_retries: int = 3
+    retry_interval: Seconds = 1.0
+    dead_letter_store: Store | None = None
+    ack_with_failure_after_max_retries: bool | None = None
+    drop_message_after_max_retries: bool | None = None
+    retry: RetryPolicy | None = None
+    concurrency: int = 1
+    batch_size: int = 100
+    lease: Seconds = 30.0
+    max_handling_time: Seconds = 900.0
+
+    def __post_init__(self) -> None:
+        for name in ("polling_interval", "retry_interval", "lease", "max_handling_time"):
+            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+        for name in ("concurrency", "batch_size"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be a whole number from 1 up, not {getattr(self, name)!r}")
+        if self.dead_letter_store is not None and not isinstance(self.dead_letter_store, Store):
+            raise ConfigurationError(f"dead_letter_store is a Store, not {self.dead_letter_store!r}")
+        RetryPolicy(self.max_retries, self.retry_seconds)
+        if self.retry is not None and (self.max_retries, self.retry_seconds) != (3, 1.0):
+            raise ConfigurationError("a listener has either retry= or max_retries= and retry_interval=, not both")
+        self._settle_switch()
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy all of this amounts to."""
+        return self.retry or RetryPolicy(self.max_retries, self.retry_seconds)
+
+    @property
+    def polling_seconds(self) -> float:
+        """The polling interval."""
+        return _seconds("polling_interval", self.polling_interval)
+
+    @property
+    def retry_seconds(self) -> float:
+        """The retry interval."""
+        return _seconds("retry_interval", self.retry_interval)
+
+    @property
+    def lease_seconds(self) -> float:
+        """The lease."""
+        return _seconds("lease", self.lease)
+
+    @property
+    def handling_seconds(self) -> float:
+        """How long a handler may take."""
+        return _seconds("max_handling_time", self.max_handling_time)
+
+    def _settle_switch(self) -> None:
+        release, drop = self.ack_with_failure_after_max_retries, self.drop_message_after_max_retries
+        for name, value in (("ack_with_failure_after_max_retries", release), ("drop_message_after_max_retries", drop)):
+            if value is not None and type(value) is not bool:
+                raise ConfigurationError(f"{name} is True or False, not {value!r}")
+        if release is not None and release == drop:
+            raise ConfigurationError(
+                f"ack_with_failure_after_max_retries={release} and drop_message_after_max_retries={drop} contradict "
+                "each other: they are two spellings of one switch, give one of them"
+            )
+        if release is None:
+            release = not drop
+        object.__setattr__(self, "ack_with_failure_after_max_retries", release)
+        object.__setattr__(self, "drop_message_after_max_retries", not release)
+
+
+def _seconds(name: str, value: object) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if type(seconds) not in {int, float} or not (math.isfinite(seconds) and seconds > 0):  # type: ignore[arg-type,operator]
+        raise ConfigurationError(f"{name} must be more than 0 seconds, not {value!r}")
+    return float(seconds)  # type: ignore[arg-type]

@@ -1,0 +1,70 @@
+"""Delivery: one message in the hands of a listener."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from homing.calling.content import clone
+from homing.message import Message
+
+#: The header by which the next copy of a message knows how often it was tried.
+ATTEMPTS = "homing-attempts"
+
+
+@dataclass(eq=False)
+class Delivery:
+    """A message, from when it was taken until it is settled."""
+
+    message: Message
+    #: What the next attempt starts from: the message's content, unless a service got part of the way.
+    content: Any = None
+    has_moved: bool = False
+    #: Attempts so far, those of an earlier copy of it included.
+    attempts: int = 0
+    began: int = 0
+    #: Whether it must not share a call with others any more.
+    alone: bool = False
+    #: How to settle it and what to count then, where that is decided and only the store did not answer.
+    verdict: tuple[bool, str] | None = None
+    settlings: int = 0
+    #: Whether the listener no longer holds it, although its handler may still run.
+    lost: bool = False
+    renew_at: float = 0.0
+    taken_at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        self.content = self.message.content
+        before = self.message.headers.get(ATTEMPTS, 0)
+        self.attempts = before if type(before) is int and before > 0 else 0
+
+    @property
+    def id(self) -> str:
+        """The id of the message."""
+        return self.message.id
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a handler has seen it since it was taken."""
+        return self.began > 0
+
+    @property
+    def stored_at(self) -> float:
+        """When it was stored, as far as anybody knows."""
+        enqueued = self.message.enqueued_at
+        return self.taken_at if enqueued is None else enqueued.timestamp()
+
+    def take_back_attempt(self) -> None:
+        """The call said nothing about this message: it was no attempt of it. The next one is for it alone."""
+        self.attempts -= 1
+        self.alone = True
+
+    def begin_attempt(self) -> Message:
+        """Counts an attempt; returns a copy of the message that is the handler's own."""
+        self.attempts += 1
+        self.began += 1
+        twin = object.__new__(Message)
+        fields = {"content": clone(self.content), "headers": clone(dict(self.message.headers))}
+        twin.__dict__.update(self.message.__dict__, **fields)
+        return twin

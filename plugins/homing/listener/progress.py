@@ -1,0 +1,21 @@
+"""Progress: how a service says that it got part of the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Progress(Exception):
+    """Raised by a service, from the error that stopped it: the attempt failed, but not all of it has to be done again.
+
+    `content` takes the place of the message's content: the next attempt starts from it, and it is what the dead-letter
+    store gets in the end. With `durable`, the listener stores it before it tries again: a crash must not undo it.
+    """
+
+    def __init__(self, content: Any, durable: bool = True) -> None:
+        super().__init__("part of the work is done")
+        self.content = content
+        self.durable = durable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.content, self.durable)

@@ -1,0 +1,207 @@
+"""Settler: carries the outcome of an attempt to the stores.
+
+The next durable copy of a message always exists before this one is finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from homing.calling.traces import describe, text_of
+from homing.errors import LeaseLostError, NotInFlightError
+from homing.listener import metrics
+from homing.listener.board import Board
+from homing.listener.config import ListenerConfig
+from homing.listener.delivery import ATTEMPTS, Delivery
+from homing.listener.progress import Progress
+from homing.store import CLAIM, Store
+
+log = logging.getLogger(__name__)
+
+#: So often the listener tells the store the same outcome again when it does not answer.
+MAX_SETTLINGS = 10
+
+_KEPT = ("content_type", "correlation_id", "session_id", "partition_key", "subject", "to", "reply_to")
+
+
+class Settler:
+    """Acknowledges, releases, drops and dead-letters for one run of a listener. Thread-safe."""
+
+    def __init__(
+        self, store: Store, config: ListenerConfig, service: str, board: Board, counts: metrics.Counts
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._policy = config.policy
+        self._service = service
+        self._board = board
+        self._counts = counts
+
+    def succeeded(self, deliveries: Sequence[Delivery]) -> None:
+        """These were handled."""
+        if len(deliveries) > 1 and CLAIM in self._store.features:
+            try:
+                self._store.settle([delivery.message for delivery in deliveries])
+            except Exception as error:  # noqa: BLE001 - all or none: so it was none, and each is tried by itself
+                log.debug("settling %d messages at once failed: %s", len(deliveries), text_of(error))
+            else:
+                for delivery in deliveries:
+                    self._done(delivery, metrics.PROCESSED)
+                return
+        for delivery in deliveries:
+            self.settle(delivery, True, metrics.PROCESSED)
+
+    def failed(self, delivery: Delivery, error: BaseException) -> None:
+        """An attempt on this failed: tries again later, or gives it up."""
+        cause = error
+        if isinstance(error, Progress):
+            delivery.content = error.content
+            delivery.has_moved = delivery.has_moved or error.durable
+            cause = error.__cause__ or error
+        if delivery.lost:
+            log.error(
+                "message %s of store %s failed in %s after its lease was lost: %s: %s",
+                *(delivery.id, self._store.name, self._service, type(cause).__qualname__, text_of(cause)),
+            )
+            return
+        decision = self._policy.decide(cause, delivery.attempts, key=delivery.id)
+        if not decision.retry:
+            self._give_up(delivery, cause)
+            return
+        log.warning(
+            "message %s of store %s failed in %s at attempt %d and is tried again in %.3g s: %s: %s",
+            *(delivery.id, self._store.name, self._service, delivery.attempts, decision.delay),
+            *(type(cause).__qualname__, text_of(cause)),
+        )
+        if not (delivery.has_moved and self._supersede(delivery, decision.delay, delivery.attempts)):
+            self._counts.add(metrics.RETRIED)
+            self.keep(delivery, decision.delay)
+
+    def keep(self, delivery: Delivery, delay: float) -> None:
+        """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
+        if not self._board.again(delivery, delay):
+            self._let_go(delivery)
+
+    def settle(self, delivery: Delivery, success: bool, outcome: str) -> None:
+        """Acknowledges or releases; when the store does not answer, the listener tries again later."""
+        try:
+            self._store.acknowledge(delivery.message, success)
+        except (LeaseLostError, NotInFlightError) as error:
+            self._lost(delivery, outcome, error)
+        except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
+            delivery.verdict = (success, outcome)
+            delivery.settlings += 1
+            if delivery.settlings >= MAX_SETTLINGS or delivery.lost:
+                self._lost(delivery, outcome, error)
+            else:
+                log.warning(
+                    "message %s: store %s did not take the outcome %s, trying again: %s",
+                    *(delivery.id, self._store.name, outcome, text_of(error)),
+                )
+                self._board.settle_again(delivery, self._config.polling_seconds)
+        else:
+            self._done(delivery, outcome)
+
+    def release(self, delivery: Delivery) -> None:
+        """Gives back what was taken and not begun; where that fails, its lease runs out."""
+        try:
+            self._store.acknowledge(delivery.message, success=False)
+        except Exception as error:  # noqa: BLE001 - the lease does the same, later
+            log.warning("message %s could not be released: %s", delivery.id, text_of(error))
+        self._board.finished(delivery)
+
+    # -- giving up ---------------------------------------------------------------------------------------------
+
+    def _give_up(self, delivery: Delivery, error: BaseException) -> None:
+        config, name = self._config, self._store.name
+        reason = f"{type(error).__qualname__}: {text_of(error)}"
+        what = f"message {delivery.id} of store {name} failed in {self._service} after {delivery.attempts} attempts"
+        if config.dead_letter_store is not None:
+            dead = config.dead_letter_store
+            try:
+                dead.store(delivery.content, id=self._dead_id(delivery), headers=self._dead_headers(delivery, error))
+            except Exception as trouble:  # noqa: BLE001 - whatever it is, the message must not be acknowledged
+                trouble_text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
+                log.error(  # noqa: TRY400 - both errors are in the text
+                    "%s (%s), and dead-letter store %s did not take it (%s): it is released",
+                    *(what, reason, dead.name, trouble_text),
+                )
+                self._let_go(delivery)
+            else:
+                log.error("%s and went to dead-letter store %s: %s", what, dead.name, reason)
+                self.settle(delivery, True, metrics.DEAD_LETTERED)
+        elif config.drop_message_after_max_retries:
+            log.error("%s and is dropped: %s", what, reason)
+            self.settle(delivery, True, metrics.DROPPED)
+        else:
+            log.error("%s and is released: %s", what, reason)
+            self._let_go(delivery)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """Releases it. It may be retrieved again at once, and then has to wait until the next poll is due."""
+        wait = self._config.polling_seconds
+        if not (delivery.has_moved and self._supersede(delivery, wait, 0)):
+            self._board.hold_back(delivery.id, wait)
+            self.settle(delivery, False, metrics.RELEASED)
+
+    def _supersede(self, delivery: Delivery, delay: float, attempts: int) -> bool:
+        """Puts what is left to do into the store as a message of its own, then finishes this one."""
+        headers = {key: value for key, value in delivery.message.headers.items() if key != ATTEMPTS}
+        if attempts:
+            headers[ATTEMPTS] = attempts
+        successor = str(uuid.uuid4())
+        self._board.hold_back(successor, delay)
+        try:
+            self._store.store(delivery.content, id=successor, headers=headers)
+        except Exception as error:  # noqa: BLE001 - then it is known here only, which is enough unless we crash
+            log.warning("message %s: what is done of it could not be stored: %s", delivery.id, text_of(error))
+            return False
+        self.settle(delivery, True, metrics.RETRIED if attempts else metrics.RELEASED)
+        return True
+
+    def _dead_id(self, delivery: Delivery) -> str | None:
+        """The same for the same message, so that a crash in between makes no second copy; never that of another one.
+
+        A store that does not number its messages may hold two of one id. Then the dead-letter store chooses an id, for
+        it would take two messages of one id for the same.
+        """
+        number = delivery.message.sequence_number
+        if number is None or delivery.has_moved:
+            return None
+        place = f"{self._store.name}/{delivery.id}/{number}"
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
+
+    def _dead_headers(self, delivery: Delivery, error: BaseException) -> dict[str, Any]:
+        """The message's headers, and what explains it to people."""
+        message = delivery.message
+        about = describe(error, self._service, delivery.attempts)
+        kept = {f"homing-{name}": getattr(message, name) for name in _KEPT if getattr(message, name) is not None}
+        return {
+            **{key: value for key, value in message.headers.items() if key != ATTEMPTS},
+            **kept,
+            "homing-message-id": message.id,
+            "homing-dead-letter-reason": about["type"],
+            "homing-dead-letter-description": about["message"],
+            "homing-dead-letter-source": self._store.name,
+            "homing-dead-letter-handler": about["handler"],
+            "homing-dead-letter-attempts": about["attempt"],
+            "homing-dead-letter-stack": about["stack"],
+        }
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _done(self, delivery: Delivery, outcome: str) -> None:
+        self._counts.add(outcome)
+        self._board.finished(delivery)
+        log.debug("message %s of store %s: %s", delivery.id, self._store.name, outcome)
+
+    def _lost(self, delivery: Delivery, outcome: str, error: BaseException) -> None:
+        log.error(
+            "message %s of store %s was %s by %s, but the store was not told and will deliver it again: %s",
+            *(delivery.id, self._store.name, outcome, self._service, text_of(error)),
+        )
+        self._counts.add(metrics.LOST_LEASES)
+        self._board.finished(delivery)

@@ -1,0 +1,94 @@
+"""A destination's client: made by its `setup` on first use, once per process, and closed with the chain or the process.
+
+`setup` is a function without parameters. It returns the client, or a context manager that gives it; both may be async.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from homing.calling.coroutines import run
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    process: int
+    client: Any
+    leave: Callable[[], Any] | None
+
+
+class Client:
+    """What one destination talks through. Thread-safe; all threads of the process share the one client."""
+
+    def __init__(self, setup: Callable[[], Any]) -> None:
+        self._setup = setup
+        self._opened: _Opened | None = None
+        self.start_over()
+        _clients.add(self)
+
+    def get(self) -> Any:
+        """The client; opens it if this process has none yet. Raises what `setup` raises, and then has none still."""
+        opened = self._opened
+        if opened is None or opened.process != os.getpid():
+            with self._lock:
+                opened = self._opened
+                if opened is None or opened.process != os.getpid():
+                    # What a parent process opened is the parent's: neither used nor closed here.
+                    opened = self._opened = _Opened(os.getpid(), *_open(self._setup))
+        return opened.client
+
+    def close(self) -> None:
+        """Leaves the context manager, if this process opened one. Idempotent; the next `get` opens it anew."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is None or opened.leave is None or opened.process != os.getpid():
+            return
+        try:
+            opened.leave()
+        except Exception:
+            log.exception("the client made by %s did not close", getattr(self._setup, "__qualname__", self._setup))
+
+    def start_over(self) -> None:
+        """Called in a forked process, where a lock that another thread of the parent held is never released."""
+        self._lock = threading.Lock()
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _start_over() -> None:
+    for client in list(_clients):
+        client.start_over()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_over)
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+def _open(setup: Callable[[], Any]) -> tuple[Any, Callable[[], Any] | None]:
+    """The client, and how to leave it."""
+    made = setup()
+    if hasattr(type(made), "__await__"):
+        made = run(made)
+    if hasattr(type(made), "__enter__"):
+        stack = contextlib.ExitStack()
+        return stack.enter_context(made), stack.close
+    if hasattr(type(made), "__aenter__"):
+        return run(made.__aenter__()), lambda: run(made.__aexit__(None, None, None))
+    return made, None

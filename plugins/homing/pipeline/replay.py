@@ -1,0 +1,86 @@
+"""The replay listener: takes what failed out of the failure store, or a replay store, and replays it by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from homing.errors import ChainError
+from homing.listener import ListenerConfig, Progress, StoreListener
+from homing.listener.config import Seconds
+from homing.message import Message
+from homing.pipeline.failure import read_record
+from homing.pipeline.outcome import ExecutionError
+from homing.retry import RetryPolicy
+from homing.store import Store
+
+if TYPE_CHECKING:
+    from homing.pipeline.chain import HandlerChain
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """How a chain replays by itself what failed; the values mean what they mean for a listener.
+
+    It listens to `replay_store` if there is one, for replay on demand, else to the chain's failure store. What fails
+    1 + `max_retries` replays, and what is no failure record of the chain, goes to `dead_letter_store`; without one, or
+    while it is down, it stays where it is.
+    """
+
+    dead_letter_store: Store | None = None
+    replay_store: Store | None = None
+    polling_interval: Seconds = 1.0
+    max_retries: int = 3
+    retry_interval: Seconds = 1.0
+    retry: RetryPolicy | None = None
+    concurrency: int = 1
+    lease: Seconds = 30.0
+    max_handling_time: Seconds = 900.0
+
+    def __post_init__(self) -> None:
+        self.listener_config()
+
+    def listener_config(self) -> ListenerConfig:
+        """The same in the words of a listener; raises ConfigurationError for a value that cannot be."""
+        return ListenerConfig(
+            polling_interval=self.polling_interval,
+            max_retries=self.max_retries,
+            retry_interval=self.retry_interval,
+            dead_letter_store=self.dead_letter_store,
+            retry=self.retry,
+            concurrency=self.concurrency,
+            lease=self.lease,
+            max_handling_time=self.max_handling_time,
+        )
+
+
+class ReplayService:
+    """The service of the replay listener."""
+
+    def __init__(self, chain: HandlerChain) -> None:
+        self._chain = chain
+
+    def on_message(self, message: Message) -> None:
+        """Replays one entry. Raises UnreadableMessageError for what is no record, Progress where it failed again."""
+        before = read_record(message.content).done
+        try:
+            self._chain.replay(message)
+        except ExecutionError as error:
+            raise moved_on(error, before) from error
+
+
+def moved_on(error: ExecutionError, before: Mapping[str, Any]) -> Progress:
+    """What is left to do after a failure, worth storing at once if more destinations are done than before."""
+    record = error.message.content
+    return Progress(record, durable=set(record["done"]) > set(before))
+
+
+def make_replay_listener(chain: HandlerChain, config: ReplayConfig) -> StoreListener:
+    """The listener, not started. Raises ChainError where there is no store to listen to."""
+    store = chain.failure_store if config.replay_store is None else config.replay_store
+    if store is None:
+        raise ChainError(f"chain {chain.name!r} has replay= but no failure store and no replay store to listen to")
+    listener = StoreListener(store, config.listener_config())
+    listener.attach(ReplayService(chain))
+    return listener
