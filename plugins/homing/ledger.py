@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 # States of a ledger row.
@@ -37,21 +37,35 @@ class Entry:
     snapshot: Mapping[str, Any] | None = None
     #: The batch the message belongs to, which a replay does not change.
     batch_id: str = ""
+    #: Which message of that id: its sequence number. An id may come again once the store has forgotten it.
+    life: int = 0
     #: How many times it was delivered; more than one is a duplicate.
-    deliveries: int = field(default=0)
+    deliveries: int = 0
+    #: The run that recorded it last. Told by the ledger, not to it.
+    run_id: str = ""
 
     @property
     def done(self) -> bool:
         return self.state in DONE_STATES
 
 
+def of_life(entries: Mapping[str, Entry], life: int) -> dict[str, Entry]:
+    """Those of a message's entries that are about this message, and not about an earlier one of the same id."""
+    return {flow: entry for flow, entry in entries.items() if entry.life >= life}
+
+
 @dataclass(frozen=True)
 class Fence:
-    """The right to record for one step of one run."""
+    """The right to record for one step of one run.
+
+    `crashed` says that whoever had the step before never came to its end; `suspect` what it had in hand then.
+    """
 
     run_id: str
     step: str
     owner: str
+    crashed: bool = False
+    suspect: str | None = None
 
 
 class Ledger(ABC):
@@ -68,6 +82,15 @@ class Ledger(ABC):
     @abstractmethod
     def record(self, fence: Fence, entries: Iterable[Entry]) -> None:
         """Writes these rows, all or none; raises LeaseLostError, and writes nothing, when the fence is down."""
+
+    @abstractmethod
+    def suspect(self, fence: Fence, suspect: str | None, entries: Iterable[Entry] = ()) -> None:
+        """Records, and notes in the same transaction what the writer takes in hand next: if it dies of it, the next
+        one to open the step is told."""
+
+    @abstractmethod
+    def close_step(self, fence: Fence) -> None:
+        """The step came to its end."""
 
     @abstractmethod
     def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
-from homing.ledger import DROPPED, SOURCE_FLOW, Entry
+from homing.errors import StoreError, StoreUnavailableError
+from homing.ledger import DROPPED, FAILED, SOURCE_FLOW, Entry, of_life
 from homing.message import Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
@@ -18,6 +19,11 @@ log = logging.getLogger(__name__)
 
 #: How long a batch is held without a sign of life. Long enough for a scheduler that is slow to start the next task.
 DEFAULT_LEASE = 600.0
+#: What has waited in the failure store for this long has lost the replay that was meant for it.
+STRANDED_AFTER = 300.0
+
+Row = dict[str, Any]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Settlement:
-    """What settling did, in messages."""
+    """What settling did with the messages of a batch: each is counted once."""
 
     acknowledged: int = 0
     failed: int = 0
@@ -39,16 +45,26 @@ class Settlement:
 
     def __str__(self) -> str:
         return (
-            f"{self.acknowledged} acknowledged, {self.failed} failed, "
+            f"{self.acknowledged} acknowledged, {self.failed} failed and to be replayed, "
             f"{self.dead_lettered} dead-lettered, {self.released} released"
         )
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A part of a batch by what the ledger says of its messages; entries by the id of the row."""
+
+    complete: list[Row]
+    failed: list[Row]
+    untouched: list[Row]
+    entries: dict[str, dict[str, Entry]]
 
 
 class Batch:
     """The messages claimed under one run id.
 
     A first pass claims new messages from the store. A replay, or a pass that was cleared, claims by id what has failed:
-    from the failure store, and from the dead-letter store.
+    from the failure store, and from the dead-letter store. A dead-letter store that is away holds up only its own.
     """
 
     def __init__(self, stores: PipelineStores, run_id: str, flows: Sequence[str], *, chain: str = "") -> None:
@@ -57,48 +73,52 @@ class Batch:
         self._flows = tuple(flows)
         self._chain = chain
 
-    # -- claiming ----------------------------------------------------------------------------------------------
-
-    def is_known(self) -> bool:
-        """Whether this run claimed messages before: then it never claims new ones."""
-        return self._stores.store.knows_batch(self.run_id)
-
     @property
     def store_name(self) -> str:
         return self._stores.store.name
 
+    # -- claiming ----------------------------------------------------------------------------------------------
+
+    def is_known(self) -> bool:
+        """Whether this run has messages of its own: then it never claims new ones."""
+        return self._stores.store.knows_batch(self.run_id)
+
     def unfinished(self, batch_id: str) -> list[str]:
-        """The ids of the messages that failed in another batch and were not delivered since."""
+        """The ids of the messages that failed in a batch and were not delivered since."""
         return self._stores.ledger.unfinished(batch_id)
+
+    def stranded(self) -> list[str]:
+        """Messages in the failure store whose own replay never came, or could not run."""
+        return self._stores.failures.overdue(STRANDED_AFTER)
 
     def claim(self, limit: int, lease: float = DEFAULT_LEASE) -> int:
         """Claims new messages, or finds the batch this run claimed before, with what of it failed since; how many."""
         if self.is_known():
-            return self.reclaim(self._stores.ledger.unfinished(self.run_id), lease)
+            return self.reclaim(self.unfinished(self.run_id), lease)
         held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease)
         self.move_dead()
         return held.size if held else 0
 
-    def reclaim(self, ids: Collection[str], lease: float = DEFAULT_LEASE) -> int:
+    def reclaim(self, ids: Collection[str] = (), lease: float = DEFAULT_LEASE) -> int:
         """Claims these messages wherever they wait after their failure, and keeps what the run holds already."""
         stores = self._stores
-        found = (
-            stores.store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=()),
-            stores.failures.lease_batch(1, batch_id=self.run_id, lease=lease, ids=ids),
-            stores.dead_letters.lease_batch(1, batch_id=self.run_id, lease=lease, ids=ids),
-        )
-        return sum(held.size for held in found if held is not None)
+        wanted = {
+            stores.store: (),
+            stores.failures: ids,
+            stores.dead_letters: [records.dead_letter_id(self.store_name, message_id) for message_id in ids],
+        }
+        self._each(lambda store: store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=wanted[store]))
+        self._finish_moves()
+        return sum(held.lease.size for held in self.held())
 
     def held(self) -> list[Held]:
         """What the run holds now, store by store."""
-        stores = (self._stores.store, self._stores.failures, self._stores.dead_letters)
-        leases = [(store, store.held_batch(self.run_id)) for store in stores]
-        return [Held(store, lease) for store, lease in leases if lease is not None]
+        found = self._each(lambda store: (store, store.held_batch(self.run_id)))
+        return [Held(store, lease) for store, lease in found if lease is not None]
 
-    def renew(self, lease: float = DEFAULT_LEASE) -> None:
-        """Keeps the batch; raises LeaseLostError when a part of it is no longer the run's."""
-        for held in self.held():
-            held.store.renew(held.lease, lease)
+    def held_ids(self) -> set[str]:
+        """The ids of the messages the run holds now."""
+        return {records.message_id(row) for held in self.held() for row in held.store.batch_rows(held.lease)}
 
     # -- settling ----------------------------------------------------------------------------------------------
 
@@ -112,104 +132,164 @@ class Batch:
         """The end of a replay whose retries are used up: what failed in it goes to the dead-letter store. What was
         merely there when the replay could not run is released, to be replayed later."""
         self._stores.ledger.close_steps(self.run_id)
+        self.move_dead()
         return self._settle(failed_to=self._stores.dead_letters)
 
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
         left = 0
         for held in self.held():
-            sorted_rows = self._sort(held)
-            held.store.settle_batch(held.lease, [row["id"] for row in sorted_rows.complete])
-            left += len(sorted_rows.failed) + len(sorted_rows.untouched)
+            found = self._sort(held)
+            self._finish(held, found.complete)
+            left += len(found.failed) + len(found.untouched)
         return left
 
     def awaiting_replay(self) -> int:
         """How many messages of this batch wait in the failure store. Asked of the stores, so that a settlement that
         died half-way and is done again still knows."""
-        return len(self._stores.failures.present(self._stores.ledger.unfinished(self.run_id)))
+        return len(self._stores.failures.present(self.unfinished(self.run_id)))
 
     def move_dead(self) -> int:
-        """Brings what the store kept aside as dead to the dead-letter store, where people look."""
-        dead = self._stores.store.dead_messages()
-        if dead:
-            self._stores.dead_letters.store_many(
-                [records.dead_letter(row, {}, self._chain, row["batch_id"] or self.run_id) for row in dead]
-            )
-            self._stores.store.finish_dead([row["id"] for row in dead])
-            log.warning("dead-lettered %d messages that crashed their consumers too often", len(dead))
-        return len(dead)
+        """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
+        moved = 0
+        for store in (self._stores.store, self._stores.failures):
+            dead = store.dead_messages()
+            found = self._sorted(dead)
+            letters = [self._dead_letter(row, found.entries[row["id"]]) for row in (*found.failed, *found.untouched)]
+            if letters:
+                self._record_as_failed(found)
+                self._copy(letters, self._stores.dead_letters)
+                log.warning("dead-lettered %d messages that crashed their consumers or are unreadable", len(letters))
+            store.finish_dead([row["id"] for row in dead])
+            moved += len(letters)
+        return moved
 
     def _settle(self, failed_to: SqlStore) -> Settlement:
         total = Settlement()
         for held in self._held_again():
             found = self._sort(held)
-            held.store.settle_batch(held.lease, [row["id"] for row in found.complete])
-            moved = self._move(held, self._copies(held, found, failed_to), failed_to)
-            kept = [row["id"] for row in (*found.untouched, *found.failed) if row["id"] not in moved]
+            self._finish(held, found.complete)
+            moving = self._moving(held, found, failed_to)
+            self._move(held, moving, found, failed_to)
+            gone = {row["id"] for row in moving}
+            kept = [row["id"] for row in (*found.untouched, *found.failed) if row["id"] not in gone]
             held.store.settle_batch(held.lease, kept, success=False)
-            still_dead = held.store is self._stores.dead_letters
+            dead = failed_to is self._stores.dead_letters
             total = Settlement(
                 total.acknowledged + len(found.complete),
-                total.failed + (0 if still_dead else len(found.failed)),
-                total.dead_lettered + (len(moved) if failed_to is self._stores.dead_letters else 0),
+                total.failed + (0 if dead else len(gone)),
+                total.dead_lettered + (len(gone) if dead else 0),
                 total.released + len(kept),
             )
         return total
 
-    def _copies(self, held: Held, found: Sorted, failed_to: SqlStore) -> list[Message]:
-        """The copies to make of failed messages. What already waits in the failure store, or is dead, stays there
-        until a replay has failed for it."""
+    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore) -> list[Row]:
+        """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
+        a replay has failed for it."""
         if failed_to is self._stores.failures:
-            moving, copy = found.failed if held.store is self._stores.store else [], records.failure
-        else:
-            own = self._stores.ledger.failed_in(self.run_id, [row["id"] for row in found.failed])
-            moving = [row for row in found.failed if row["id"] in own and held.store is not failed_to]
-            copy = records.dead_letter
-        return [copy(row, found.entries[row["id"]], self._chain, self.run_id) for row in moving]
+            return found.failed if held.store is self._stores.store else []
+        if held.store is failed_to:
+            return []
+        return [row for row in found.failed if self._failed_here(found.entries[row["id"]])]
 
-    def _move(self, held: Held, copies: list[Message], to: SqlStore) -> set[str]:
-        if not copies:
-            return set()
+    def _failed_here(self, entries: dict[str, Entry]) -> bool:
+        return any(entry.state == FAILED and entry.run_id == self.run_id for entry in entries.values())
+
+    def _move(self, held: Held, moving: list[Row], found: Sorted, to: SqlStore) -> None:
+        make = self._dead_letter if to is self._stores.dead_letters else self._failure
+        if moving:
+            self._copy([make(row, found.entries[row["id"]]) for row in moving], to)
+            self._finish(held, moving)
+            log.info("%d messages went from store %s to %s", len(moving), held.store.name, to.name)
+
+    def _copy(self, copies: list[Message], to: SqlStore) -> None:
+        """Stores the copies and makes sure they are there: an id that the store knew already would not be stored."""
         to.store_many(copies)
-        ids = [message.id for message in copies]
-        held.store.settle_batch(held.lease, ids)
-        for message in copies:
-            log.info("message %s went from store %s to %s", message.id, held.store.name, to.name)
-        return set(ids)
+        missing = {copy.id for copy in copies} - to.present([copy.id for copy in copies])
+        if missing:
+            raise StoreError(
+                f"store {to.name!r} did not keep a copy of message {min(missing)}: it had finished one of that id "
+                f"before. Nothing was acknowledged; remove that one from {to.name!r}"
+            )
+
+    def _finish(self, held: Held, rows: Collection[Row]) -> None:
+        """Acknowledges messages. Of a failure record nothing need be kept: the ledger knows the message's story."""
+        ids = [row["id"] for row in rows]
+        if held.store is self._stores.store:
+            held.store.settle_batch(held.lease, ids)
+        else:
+            held.store.forget_batch(held.lease, ids)
+
+    def _finish_moves(self) -> None:
+        """Acknowledges what a settlement that died had copied already: the copy is the message now."""
+        held = {part.store: part for part in self.held()}
+        stores = self._stores
+        if part := held.get(stores.store):
+            rows = list(part.store.batch_rows(part.lease))
+            copied = stores.failures.present([row["id"] for row in rows])
+            self._finish(part, [row for row in rows if row["id"] in copied])
+        if part := held.get(stores.failures):
+            rows = list(part.store.batch_rows(part.lease))
+            dead_ids = {row["id"]: records.dead_letter_id(self.store_name, row["id"]) for row in rows}
+            found = self._each(
+                lambda store: store.present(dead_ids.values()) if store is stores.dead_letters else set()
+            )
+            dead = set[str]().union(*found)
+            self._finish(part, [row for row in rows if dead_ids[row["id"]] in dead])
 
     def _held_again(self) -> Iterator[Held]:
         """What the run holds, and what it held until its lease ran out, unless somebody else has it by now."""
-        stores = self._stores
-        for store in (stores.store, stores.failures, stores.dead_letters):
-            if not store.knows_batch(self.run_id):
-                continue
-            lease = store.lease_batch(1, batch_id=self.run_id, lease=DEFAULT_LEASE)
+
+        def again(store: SqlStore) -> tuple[SqlStore, BatchLease | None]:
+            known = store.knows_batch(self.run_id)
+            return store, store.lease_batch(1, batch_id=self.run_id, lease=DEFAULT_LEASE, ids=()) if known else None
+
+        for store, lease in self._each(again):
             if lease is not None:
                 yield Held(store, lease)
 
+    def _each(self, ask: Callable[[SqlStore], Result]) -> list[Result]:
+        """Asks the three stores; a dead-letter store that is away is left out, because nothing new depends on it."""
+        stores, answers = self._stores, []
+        for store in (stores.store, stores.failures, stores.dead_letters):
+            try:
+                answers.append(ask(store))
+            except StoreUnavailableError as error:
+                if store is not stores.dead_letters:
+                    raise
+                log.warning("going on without the dead-letter store: %s", error)
+        return answers
+
     def _sort(self, held: Held) -> Sorted:
-        rows = list(held.store.batch_rows(held.lease))
-        entries = self._stores.ledger.entries([row["id"] for row in rows])
-        result = Sorted([], [], [], entries)
+        return self._sorted(list(held.store.batch_rows(held.lease)))
+
+    def _sorted(self, rows: list[Row]) -> Sorted:
+        ids = {row["id"]: records.message_id(row) for row in rows}
+        known = self._stores.ledger.entries(ids.values())
+        result = Sorted([], [], [], {})
         for row in rows:
-            flows = entries.get(row["id"], {})
-            if is_complete(flows, self._flows):
+            entries = result.entries[row["id"]] = of_life(known.get(ids[row["id"]], {}), records.life(row))
+            if is_complete(entries, self._flows):
                 result.complete.append(row)
-            elif any(not entry.done for entry in flows.values()):
+            elif any(not entry.done for entry in entries.values()):
                 result.failed.append(row)
             else:
                 result.untouched.append(row)
         return result
 
+    def _record_as_failed(self, found: Sorted) -> None:
+        """Notes what a store gave up, so that replaying the batch finds it."""
+        fence = self._stores.ledger.open_step(self.run_id, "store", DEFAULT_LEASE)
+        self._stores.ledger.record(
+            fence, [records.given_up(row, self.run_id) for row in found.untouched if row["dead_letter_reason"]]
+        )
+        self._stores.ledger.close_step(fence)
 
-@dataclass(frozen=True)
-class Sorted:
-    """A batch's rows by what the ledger says of them."""
+    def _failure(self, row: Row, entries: dict[str, Entry]) -> Message:
+        return records.failure(row, entries, self._chain, self.run_id)
 
-    complete: list[dict[str, Any]]
-    failed: list[dict[str, Any]]
-    untouched: list[dict[str, Any]]
-    entries: dict[str, dict[str, Entry]]
+    def _dead_letter(self, row: Row, entries: dict[str, Entry]) -> Message:
+        return records.dead_letter(row, entries, self._chain, self.run_id, self.store_name)
 
 
 def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from homing.delivery.batch import is_complete
+from homing.delivery.records import dead_letter_id
 from homing.delivery.stores import PipelineStores
-from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry, of_life
 from homing.message import ACKNOWLEDGED, DEAD
 
 _PAGE = 5_000
@@ -67,10 +68,10 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     dead = _present(stores.dead_letters.states())
     books = Books(destinations={flow: Column() for flow in flows})
     while page := list(islice(states, _PAGE)):
-        entries = stores.ledger.entries(message_id for message_id, _ in page)
-        for message_id, state in page:
-            found = entries.get(message_id, {})
-            if message_id in dead or state == DEAD:
+        entries = stores.ledger.entries(message_id for message_id, _, _ in page)
+        for message_id, state, life in page:
+            found = of_life(entries.get(message_id, {}), life)
+            if dead_letter_id(stores.store.name, message_id) in dead or state == DEAD:
                 outcome = "dead_lettered"
             elif message_id in failed or state != ACKNOWLEDGED:
                 outcome = "waiting"
@@ -80,8 +81,8 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     return books
 
 
-def _present(states: Iterable[tuple[str, str]]) -> set[str]:
-    return {message_id for message_id, state in states if state != ACKNOWLEDGED}
+def _present(states: Iterable[tuple[str, str, int]]) -> set[str]:
+    return {message_id for message_id, state, _ in states if state != ACKNOWLEDGED}
 
 
 def _enter(books: Books, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
@@ -90,11 +91,12 @@ def _enter(books: Books, message_id: str, entries: dict[str, Entry], outcome: st
     if outcome == "unaccounted" and len(books.unaccounted) < _NAMED:
         books.unaccounted.append(message_id)
     source = entries.get(SOURCE_FLOW)
-    if source is not None and source.state == DROPPED and outcome == "dropped":
+    dropped = source is not None and source.state == DROPPED
+    if dropped and outcome == "dropped":
         return  # it was never routed to any destination
     for flow, column in books.destinations.items():
         entry = entries.get(flow)
-        _add(column, _flow_outcome(entry, outcome))
+        _add(column, _flow_outcome(entry, "dropped" if dropped else outcome))
         column.duplicates += 0 if entry is None else _again(entry)
 
 
@@ -108,7 +110,7 @@ def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
 def _flow_outcome(entry: Entry | None, outcome: str) -> str:
     if entry is not None and entry.done:
         return "delivered" if entry.state == DELIVERED else "dropped"
-    return outcome if outcome in ("dead_lettered", "waiting") else "unaccounted"
+    return outcome if outcome in ("dead_lettered", "waiting", "dropped") else "unaccounted"
 
 
 def _add(column: Column, outcome: str) -> None:

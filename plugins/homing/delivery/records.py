@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from homing.errors import UnreadableMessageError
-from homing.ledger import SOURCE_FLOW, Entry
+from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import Message, decode
 from homing.pipeline.failure import build_record, read_record
 from homing.stores.sql import rows
 
 #: Marks a message whose content is a failure record.
 FAILURE_TYPE = "application/vnd.homing.failure+json"
+
+_MAX_ID = 255
 
 Row = Mapping[str, Any]
 
@@ -34,8 +37,31 @@ def origin_of(row: Row) -> Origin:
     """
     if row["content_type"] != FAILURE_TYPE:
         return Origin(rows.to_message(row), {}, row["batch_id"] or "")
-    record = read_record(decode(row["encoding"], row["message"], row["id"]))
+    record = read_record(_content(row))
     return Origin(record.message, record.properties, record.batch_id or "")
+
+
+def message_id(row: Row) -> str:
+    """The id of the message this row is about."""
+    return str(_content(row)["message"]["id"]) if row["content_type"] == FAILURE_TYPE else row["id"]
+
+
+def batch_of(row: Row) -> str:
+    """The batch that message came in."""
+    return (_content(row)["batch_id"] if row["content_type"] == FAILURE_TYPE else row["batch_id"]) or ""
+
+
+def life(row: Row) -> int:
+    """Which message of that id: see `Entry.life`."""
+    if row["content_type"] == FAILURE_TYPE:
+        return int(_content(row)["message"].get("sequence_number") or 0)
+    return int(row["sequence"])
+
+
+def dead_letter_id(store: str, message_id: str) -> str:
+    """The id of a message's dead letter. Pipelines may share a dead-letter store, and their messages ids."""
+    plain = f"{store}/{message_id}"
+    return plain if len(plain) <= _MAX_ID else f"{store}/{hashlib.sha256(message_id.encode()).hexdigest()}"
 
 
 def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> Message:
@@ -44,16 +70,38 @@ def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -
     return Message(row["id"], record, content_type=FAILURE_TYPE, headers={"homing-batch": record["batch_id"]})
 
 
-def dead_letter(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> Message:
-    """The dead-letter entry for a message, with its reason in words."""
+def dead_letter(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, store: str) -> Message:
+    """The dead-letter entry for a message of this store, with its reason in words."""
     entry = failure(row, entries, chain, batch_id)
     errors = entry.content["errors"].values()
     return replace(
         entry,
+        id=dead_letter_id(store, message_id(row)),
         dead_letter_reason="; ".join(dict.fromkeys(error["type"] for error in errors)),
         dead_letter_description="; ".join(dict.fromkeys(f"{error['handler']}: {error['message']}" for error in errors)),
-        dead_letter_source=row["dead_letter_source"] or chain,
+        dead_letter_source=store,
     )
+
+
+def given_up(row: Row, run_id: str) -> Entry:
+    """The ledger entry for a message that its store kept aside."""
+    return Entry(
+        message_id(row),
+        SOURCE_FLOW,
+        FAILED,
+        error=_store_error(row),
+        batch_id=batch_of(row) or run_id,
+        life=life(row),
+    )
+
+
+def _content(row: Row) -> Any:
+    return decode(row["encoding"], row["message"], row["id"])
+
+
+def _store_error(row: Row) -> dict[str, Any]:
+    description = row["dead_letter_description"] or row["dead_letter_reason"]
+    return {"type": row["dead_letter_reason"], "message": description, "handler": "store", "stack": "", "attempt": 1}
 
 
 def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> dict[str, Any]:
@@ -61,17 +109,16 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -
     errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error is not None}
     done = {flow: entry.result for flow, entry in entries.items() if entry.done}
     snapshot = {flow: entry.snapshot for flow, entry in entries.items() if flow in errors}
+    if row["dead_letter_reason"]:
+        errors[SOURCE_FLOW] = _store_error(row)
     if row["content_type"] == FAILURE_TYPE:
-        record: dict[str, Any] = decode(row["encoding"], row["message"], row["id"])
+        record: dict[str, Any] = _content(row)
         return {
             **record,
             "errors": errors or record["errors"],
             "done": {**record["done"], **done},
             "snapshot": snapshot,
         }
-    if row["dead_letter_reason"]:
-        description = row["dead_letter_description"] or row["dead_letter_reason"]
-        errors[SOURCE_FLOW] = {"type": row["dead_letter_reason"], "message": description, "handler": "store"}
     about = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
     return _first_record(row, about)
 
@@ -81,6 +128,6 @@ def _first_record(row: Row, about: dict[str, Any]) -> dict[str, Any]:
         return build_record(rows.to_message(row), {}, **about)
     except UnreadableMessageError:
         # Kept to the letter: once whatever wrote it is understood, it can still be read.
-        record = build_record(Message(row["id"], ""), {}, **about)
+        record = build_record(Message(row["id"], "", sequence_number=row["sequence"]), {}, **about)
         record["message"].update(encoding=row["encoding"], body=row["message"], raw_headers=row["headers"])
         return record

@@ -33,6 +33,11 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str) -> Iterator[Pipel
         store.sibling(f"{store.name}_failures") as failures,
         _open_sql(dead_letter_url, "dead-letter store") as dead_letters,
     ):
+        if dead_letters.place in (store.place, failures.place):
+            raise ConfigurationError(
+                f"the dead-letter store {dead_letters.name!r} is also the pipeline's store or failure store: "
+                "give it a name of its own, such as ?store=dead_letters"
+            )
         yield PipelineStores(store, failures, dead_letters, store.ledger())
 
 

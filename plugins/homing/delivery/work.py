@@ -5,17 +5,39 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from pathlib import Path
+
+_PUBLISHED = "published"
 
 
-def batch_dir(work_dir: str, run_id: str) -> str:
+def batch_dir(work_dir: str, run_id: str) -> Path:
     """The run's own directory. Run ids hold characters that paths do not like, hence the digest."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "_", run_id)[-80:]
-    return f"{work_dir.rstrip('/')}/{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
+    return Path(work_dir) / f"{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
 
 
-def processed_path(work_dir: str, run_id: str) -> str:
-    """Where the source flow leaves its messages for the destinations."""
-    return f"{batch_dir(work_dir, run_id)}/processed"
+def new_output(work_dir: str, run_id: str, owner: str) -> Path:
+    """Where one try of a step writes: its own place, because an earlier try may still be writing to its."""
+    folder = batch_dir(work_dir, run_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what messages say
+    return folder / f"processed-{owner}"
+
+
+def publish(work_dir: str, run_id: str, output: Path) -> None:
+    """Makes this output, complete by now, the one that the next steps read. Atomic."""
+    folder = batch_dir(work_dir, run_id)
+    new = folder / f"{_PUBLISHED}.{output.name}"
+    new.write_text(output.name)
+    new.replace(folder / _PUBLISHED)
+
+
+def published(work_dir: str, run_id: str) -> Path | None:
+    """The output of the last try that came to its end; None when there is none."""
+    folder = batch_dir(work_dir, run_id)
+    try:
+        return folder / (folder / _PUBLISHED).read_text()
+    except FileNotFoundError:
+        return None
 
 
 def remove(work_dir: str, run_id: str) -> None:

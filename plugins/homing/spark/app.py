@@ -12,19 +12,27 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE
-from homing.errors import ConfigurationError, HomingError
+from homing.errors import ConfigurationError, HomingError, LeaseLostError
+from homing.ledger import Fence, Ledger
 from homing.pipeline import load_chain
 from homing.spark.engine import Engine, Pipeline
 from homing.spark.keeper import LeaseKeeper
+from homing.spark.steps import blame
 
 log = logging.getLogger("homing")
 
 STORE = "env:HOMING_STORE"
 DEAD_LETTER_STORE = "env:HOMING_DEAD_LETTER_STORE"
+
+#: How many deaths of a worker one job survives. Each message that kills costs two: one to notice, one to find it.
+MOST_CRASHES = 20
+# What Spark says when the Python process of a task is gone.
+_CRASHED = "Python worker exited unexpectedly"
 
 
 def process_main(argv: Sequence[str] | None = None) -> int:
@@ -46,18 +54,17 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
 def replay_main(argv: Sequence[str] | None = None) -> int:
     """Runs what a replay claimed through the whole chain; fails while any message still fails."""
     arguments = _parser("replay", "Run failed messages through their chain again.").parse_args(argv)
-    return _run("replay", arguments, _replay)
+    return _run("replay", arguments, lambda engine: engine.replay(), _acknowledge)
 
 
-def _replay(engine: Engine) -> None:
-    engine.replay()
-    left = engine.batch.acknowledge_complete()
+def _acknowledge(batch: Batch) -> None:
+    left = batch.acknowledge_complete()
     if left:
-        raise StillFailing(f"{left} messages still fail: they are in the failure store or the dead-letter store")
-    log.info("batch %s: everything was delivered", engine.batch.run_id)
+        raise StillFailingError(f"{left} messages still fail: they stay in the failure store or the dead-letter store")
+    log.info("batch %s: everything was delivered", batch.run_id)
 
 
-class StillFailing(HomingError):
+class StillFailingError(HomingError):
     """Messages failed in this replay too; not a fault of the job."""
 
 
@@ -71,20 +78,63 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
     return parser
 
 
-def _run(step: str, arguments: argparse.Namespace, work: Callable[[Engine], object]) -> int:
+def _run(
+    step: str,
+    arguments: argparse.Namespace,
+    work: Callable[[Engine], object],
+    afterwards: Callable[[Batch], object] = lambda _: None,
+) -> int:
     _show_our_log_lines()
     try:
         pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
-        with _engine(step, pipeline, arguments.run_id, arguments.lease) as engine:
-            if engine is None:
-                log.info("batch %s holds no messages: nothing to %s", arguments.run_id, step)
-            else:
-                work(engine)
+        chain = load_chain(pipeline.chain)
+        with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
+            batch = Batch(stores, arguments.run_id, [flow.name for flow in chain.flows], chain=chain.name)
+            if not batch.held():
+                raise LeaseLostError("it holds no messages: its lease ran out, or it was never claimed")
+            with _spark_session(f"homing {step} {arguments.run_id}") as spark:
+
+                def run(fence: Fence) -> None:
+                    with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, spark.sparkContext.cancelAllJobs):
+                        work(Engine(spark, pipeline, chain, stores, batch, fence))
+
+                _survive_crashes(
+                    stores.ledger, lambda: stores.ledger.open_step(batch.run_id, step, arguments.lease), run
+                )
+            afterwards(batch)
     except ConfigurationError as error:
         return _end(2, f"{step}: {error}")
     except HomingError as error:
         return _end(1, f"{step} of batch {arguments.run_id}: {error}")
     return 0
+
+
+def _survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:
+    """Runs a step to its end. When a message kills the worker that handles it, it is found, left out and recorded as
+    failed, and the rest of the batch goes on."""
+    for crashes in range(MOST_CRASHES + 1):
+        fence = open_step()
+        if killer := blame(ledger, fence):
+            log.warning("message %s kills the worker that handles it: it is left out", killer)
+        if fence.crashed:
+            log.warning("the step did not come to its end before: going on one message at a time")
+        try:
+            run(fence)
+        except PySparkException as error:
+            if crashes == MOST_CRASHES or _CRASHED not in str(error):
+                raise
+            continue
+        ledger.close_step(fence)
+        return
+
+
+@contextmanager
+def _spark_session(name: str) -> Iterator[SparkSession]:
+    spark = SparkSession.builder.appName(name).getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _end(code: int, reason: str) -> int:
@@ -99,22 +149,3 @@ def _show_our_log_lines() -> None:
     ours = logging.getLogger("homing")
     ours.handlers, ours.propagate = [handler], False
     ours.setLevel(logging.INFO)
-
-
-@contextmanager
-def _engine(step: str, pipeline: Pipeline, run_id: str, lease: float) -> Iterator[Engine | None]:
-    """An engine that holds the batch, or None, and no Spark session, when there is nothing to do."""
-    chain = load_chain(pipeline.chain)
-    with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
-        batch = Batch(stores, run_id, [flow.name for flow in chain.flows], chain=chain.name)
-        if not batch.held():
-            yield None
-            return
-        fence = stores.ledger.open_step(run_id, step, lease)
-        batch.renew(lease)
-        spark = SparkSession.builder.appName(f"homing {step} {run_id}").getOrCreate()
-        try:
-            with LeaseKeeper(batch, stores.ledger, fence, lease, spark.sparkContext.cancelAllJobs):
-                yield Engine(spark, pipeline, chain, stores, batch, fence)
-        finally:
-            spark.stop()

@@ -47,13 +47,40 @@ TALLY = pa.schema([pa.field("state", pa.string()), pa.field("messages", pa.int64
 TALLY_DDL = "state string, messages bigint"
 
 
+#: The encoding of a row that has values of other types than its columns should have. Its text says which.
+UNFIT = "unfit"
+
+_DOES_NOT_FIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
 def to_batch(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """An Arrow batch of these rows; keys the schema does not have are left out."""
+    """An Arrow batch of these rows; keys the schema does not have are left out.
+
+    A row that does not fit, which only somebody who writes into the table himself can make, becomes unreadable alone.
+    """
     rows = list(rows)
-    return pa.RecordBatch.from_arrays(
-        [pa.array([row[name] for row in rows], type=schema.field(name).type) for name in schema.names],
-        schema=schema,
-    )
+    try:
+        return _to_batch(rows, schema)
+    except _DOES_NOT_FIT:
+        return _to_batch([_fitted(row, schema) for row in rows], schema)
+
+
+def _to_batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([row[name] for row in rows], type=schema.field(name).type) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _fitted(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    fitted, faults = dict(row), []
+    for field in schema:
+        try:
+            pa.scalar(row[field.name], type=field.type)
+        except _DOES_NOT_FIT as error:
+            faults.append(f"{field.name}: {error}")
+            fitted[field.name] = None
+    if faults:
+        fitted.update(encoding=UNFIT, message="; ".join(faults).encode("utf-8", "replace").decode())
+    return fitted
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

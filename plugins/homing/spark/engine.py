@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from homing.delivery import Batch, PipelineStores
-from homing.delivery.work import processed_path
+from homing.delivery import Batch, PipelineStores, work
 from homing.errors import ConfigurationError
 from homing.ledger import FAILED, Fence
 from homing.pipeline import HandlerChain
@@ -35,7 +33,11 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Engine:
-    """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for."""
+    """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for.
+
+    When the step did not come to its end before, it goes on one message at a time: slower, and able to tell which
+    message kills its worker.
+    """
 
     spark: SparkSession
     pipeline: Pipeline
@@ -46,17 +48,20 @@ class Engine:
 
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
-        target = processed_path(work_dir, self.batch.run_id)
-        self._processed().write.mode("overwrite").parquet(target)
-        ready = self.spark.read.parquet(target).count()
+        output = work.new_output(work_dir, self.batch.run_id, self.fence.owner)
+        self._processed().write.mode("overwrite").parquet(str(output))
+        ready = self.spark.read.parquet(str(output)).count()
+        # A run of good messages records nothing: only here would a job that was given up long ago notice.
+        self.stores.ledger.record(self.fence, [])
+        work.publish(work_dir, self.batch.run_id, output)
         log.info("batch %s: %d messages are ready to be delivered", self.batch.run_id, ready)
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
-        path = Path(processed_path(work_dir, self.batch.run_id))
-        left = (path / "_SUCCESS").exists()
-        return self._deliver(flow, self.spark.read.parquet(str(path)) if left else self._processed())
+        left = work.published(work_dir, self.batch.run_id)
+        processed = self._processed() if left is None else self._one_by_one(self.spark.read.parquet(str(left)))
+        return self._deliver(flow, processed)
 
     def replay(self) -> Counter[str]:
         """Runs the source flow and every destination again over what the batch holds."""
@@ -72,10 +77,15 @@ class Engine:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return steps.process(task, batches)
 
-        return self._messages().mapInArrow(run, PROCESSED_DDL)
+        return self._one_by_one(self._messages()).mapInArrow(run, PROCESSED_DDL)
+
+    def _one_by_one(self, messages: DataFrame) -> DataFrame:
+        """After a crash, one task only: then the message it had in hand is the one it died of."""
+        return messages.coalesce(1) if self.fence.crashed else messages
 
     def _deliver(self, flow: str, processed: DataFrame) -> Counter[str]:
-        task = self._task()
+        # What was left by a process of long ago may name messages that somebody else holds by now.
+        task = replace(self._task(), held=frozenset(self.batch.held_ids()))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return steps.deliver(task, flow, batches)

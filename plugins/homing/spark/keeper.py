@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
-    """Renews the leases three times per lease, in a thread, for as long as the block lasts.
+    """Renews, three times per lease and in a thread, what the batch held when this was made, while the block lasts.
 
     When a lease is lost, `on_lost` is called once, to stop the job, and leaving the block raises LeaseLostError. A
     database that is away for a moment is no loss yet.
     """
 
     def __init__(self, batch: Batch, ledger: Ledger, fence: Fence, lease: float, on_lost: Callable[[], object]) -> None:
-        self._batch = batch
+        self._held = batch.held()
         self._ledger = ledger
         self._fence = fence
         self._lease = lease
@@ -47,7 +47,8 @@ class LeaseKeeper:
         while not self._stop.wait(self._lease / 3):
             try:
                 self._ledger.renew_step(self._fence, self._lease)
-                self._batch.renew(self._lease)
+                for held in self._held:
+                    held.store.renew(held.lease, self._lease)
             except LeaseLostError as error:
                 self._lost = error
                 self._on_lost()

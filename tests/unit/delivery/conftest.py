@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from homing.delivery import Batch, PipelineStores, open_pipeline_stores
 from homing.ledger import DELIVERED, FAILED, Entry
 
 FLOWS = ("lake", "crm")
+LIFE = 1_000  # behind the sequence number of any message these tests store
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
@@ -43,7 +45,8 @@ class Pipeline:
 
     def record(self, run_id: str, *entries: Entry) -> None:
         fence = self.stores.ledger.open_step(run_id, "step", 60)
-        self.stores.ledger.record(fence, entries)
+        self.stores.ledger.record(fence, [replace(entry, life=LIFE) for entry in entries])
+        self.stores.ledger.close_step(fence)
 
     def delivered(self, run_id: str, message_id: str, *flows: str, batch_id: str | None = None) -> None:
         rows = [Entry(message_id, flow, DELIVERED, result="ok", batch_id=batch_id or run_id) for flow in flows]

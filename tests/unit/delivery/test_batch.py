@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Settlement, keep_books
+from homing.delivery import Settlement, keep_books, open_pipeline_stores
+from homing.errors import ConfigurationError, StoreError, StoreUnavailableError
 from homing.ledger import DELIVERED, DROPPED, FILTERED, PROCESSED, SOURCE_FLOW, Entry
 from homing.pipeline import read_record
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
@@ -101,7 +104,7 @@ def test_a_replay_claims_what_failed_in_its_batch_and_acknowledges_what_it_deliv
     pipeline.delivered("replay", message_id, *FLOWS, batch_id="run")
 
     assert replay.acknowledge_complete() == 0
-    assert pipeline.stores.failures.count()["acknowledged"] == 1
+    assert sum(pipeline.stores.failures.count().values()) == 0
     assert replay.unfinished("run") == []
 
 
@@ -126,11 +129,11 @@ def test_a_replay_that_is_used_up_dead_letters_with_the_reason(pipeline: Pipelin
     replay.reclaim([message_id])
     pipeline.failed("replay", message_id, "crm", batch_id="run")
 
-    assert replay.finish_replay() == Settlement(failed=1, dead_lettered=1)
+    assert replay.finish_replay() == Settlement(dead_lettered=1)
     assert replay.finish_replay() == Settlement()
     letter = pipeline.stores.dead_letters.retrieve()
     assert letter is not None
-    assert (letter.id, letter.dead_letter_reason) == (message_id, "ValueError")
+    assert (letter.id, letter.dead_letter_reason) == (f"orders/{message_id}", "ValueError")
     assert letter.dead_letter_description == "crm: no good"
     assert read_record(letter.content).message.content == {"n": 1}
 
@@ -143,7 +146,7 @@ def test_an_outage_is_not_a_poison_message(pipeline: Pipeline) -> None:
     replay.reclaim([message_id])
     # Spark never ran: nothing was recorded for the replay.
 
-    assert replay.finish_replay() == Settlement(failed=1, released=1)
+    assert replay.finish_replay() == Settlement(released=1)
     assert sum(pipeline.stores.dead_letters.count().values()) == 0
     assert pipeline.batch("another replay").reclaim([message_id]) == 1
 
@@ -168,7 +171,7 @@ def test_a_dead_letter_is_replayed_where_it_lies_and_acknowledged_once_delivered
     assert replay.acknowledge_complete() == 0
     assert replay.finish_replay() == Settlement()
 
-    assert pipeline.stores.dead_letters.count()["acknowledged"] == 1
+    assert sum(pipeline.stores.dead_letters.count().values()) == 0
     assert keep_books(pipeline.stores, FLOWS).total.delivered == 1
 
 
@@ -179,7 +182,7 @@ def test_a_dead_letter_whose_replay_fails_again_stays_a_dead_letter(pipeline: Pi
     pipeline.failed("replay", message_id, "crm", batch_id="run")
 
     assert replay.finish_replay() == Settlement(released=1)
-    assert pipeline.stores.dead_letters.present([message_id]) == {message_id}
+    assert pipeline.stores.dead_letters.present([f"orders/{message_id}"]) == {f"orders/{message_id}"}
     assert replay.reclaim(replay.unfinished("run")) == 1
 
 
@@ -267,7 +270,7 @@ def test_a_settlement_that_dies_half_way_is_completed_by_the_next(
     message_id = settle_with_failure(pipeline)
     target = getattr(pipeline.stores, store)
     if method == "settle_batch":
-        crash_on_second_call(target, pipeline)
+        crash_on_second_call(target, method)
     else:
         crash(target, method)
     with pytest.raises(Crash):
@@ -281,18 +284,18 @@ def test_a_settlement_that_dies_half_way_is_completed_by_the_next(
     assert pipeline.stores.store.present([message_id]) == set()
 
 
-def crash_on_second_call(store: object, pipeline: Pipeline) -> None:
-    """The first settle_batch acknowledges what is complete, the second what was copied."""
-    original, calls = store.settle_batch, []  # type: ignore[attr-defined]
+def crash_on_second_call(store: object, method: str) -> None:
+    """The first acknowledgement is of what is complete, the second of what was copied."""
+    original, calls = getattr(store, method), []
 
     def die_later(*args: object, **kwargs: object) -> None:
         calls.append(args)
         if len(calls) == 2:
-            store.settle_batch = original  # type: ignore[attr-defined]
+            setattr(store, method, original)
             raise Crash
         original(*args, **kwargs)
 
-    store.settle_batch = die_later  # type: ignore[attr-defined]
+    setattr(store, method, die_later)
 
 
 def test_a_dead_lettering_that_dies_before_its_acknowledgement_is_completed_and_counted_once(
@@ -303,7 +306,7 @@ def test_a_dead_lettering_that_dies_before_its_acknowledgement_is_completed_and_
     replay = pipeline.batch("replay")
     replay.reclaim([message_id])
     pipeline.failed("replay", message_id, "crm", batch_id="run")
-    crash_on_second_call(pipeline.stores.failures, pipeline)
+    crash_on_second_call(pipeline.stores.failures, "forget_batch")
     with pytest.raises(Crash):
         replay.finish_replay()
     books = keep_books(pipeline.stores, FLOWS)
@@ -312,7 +315,7 @@ def test_a_dead_lettering_that_dies_before_its_acknowledgement_is_completed_and_
     replay.finish_replay()
 
     assert pipeline.stores.dead_letters.count()["available"] == 1
-    assert pipeline.stores.failures.count()["acknowledged"] == 1
+    assert sum(pipeline.stores.failures.count().values()) == 0
 
 
 def test_a_dead_letter_store_that_is_down_keeps_the_message_where_it_is(
@@ -333,3 +336,133 @@ def test_a_dead_letter_store_that_is_down_keeps_the_message_where_it_is(
             replay.finish_replay()
 
     assert pipeline.stores.failures.present([message_id]) == {message_id}
+
+
+def test_a_run_cleared_after_a_settlement_that_died_holds_each_message_once(pipeline: Pipeline) -> None:
+    settle_with_failure(pipeline)
+    crash_on_second_call(pipeline.stores.store, "settle_batch")
+    with pytest.raises(Crash):
+        pipeline.batch("run").settle()
+
+    again = pipeline.batch("run")
+
+    assert again.claim(100) == 1
+    assert [held.store.name for held in again.held()] == ["orders_failures"]
+
+
+def test_a_message_whose_replay_never_came_is_found_as_stranded(pipeline: Pipeline) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    assert pipeline.batch("next").stranded() == []
+    with pipeline.stores.failures._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+
+    assert pipeline.batch("next").stranded() == [message_id]
+
+
+# -- ids that come again, and stores that are shared ------------------------------------------------------------
+
+
+def test_what_was_delivered_in_an_earlier_life_of_an_id_does_not_count_for_its_next(pipeline: Pipeline) -> None:
+    store = pipeline.stores.store
+    store.store("first", id="m")
+    batch = pipeline.batch("run")
+    batch.claim(1)
+    fence = pipeline.stores.ledger.open_step("run", "step", 60)
+    pipeline.stores.ledger.record(fence, [Entry("m", flow, DELIVERED, batch_id="run", life=1) for flow in FLOWS])
+    assert batch.settle() == Settlement(acknowledged=1)
+    assert store.purge(0) == 1
+    store.store("second", id="m")
+    again = pipeline.batch("next run")
+    again.claim(1)
+
+    assert again.settle() == Settlement(released=1)
+
+
+def test_two_pipelines_may_share_a_dead_letter_store_and_their_messages_ids(pipeline: Pipeline) -> None:
+    orders = pipeline.stores
+    invoices = replace(
+        orders, store=orders.store.sibling("invoices"), failures=orders.store.sibling("invoices_failures")
+    )
+    invoices = replace(invoices, ledger=invoices.store.ledger())
+    for stores in (orders, invoices):
+        stores.store.store(stores.store.name, id="1")
+        here = Pipeline(stores)
+        here.batch("run").claim(1)
+        here.failed("run", "1", "crm")
+        here.batch("run").settle()
+        here.batch("replay").reclaim(["1"])
+        here.failed("replay", "1", "crm", batch_id="run")
+        assert here.batch("replay").finish_replay() == Settlement(dead_lettered=1)
+
+    assert {row[0] for row in orders.dead_letters.states()} == {"orders/1", "invoices/1"}
+    again = Pipeline(invoices).batch("replay")
+    assert again.reclaim(["1"]) == 1
+    assert again.held_ids() == {"1"}
+    assert keep_books(orders, FLOWS).total.dead_lettered == 1
+
+
+def test_a_copy_that_the_store_did_not_keep_is_noticed_and_nothing_is_acknowledged(pipeline: Pipeline) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.stores.failures.store("an older one", id=message_id)
+    pipeline.stores.failures.settle(pipeline.stores.failures.claim(1))
+
+    with pytest.raises(StoreError, match=message_id):
+        pipeline.batch("run").settle()
+
+    assert pipeline.stores.store.present([message_id]) == {message_id}
+
+
+def test_a_dead_letter_store_that_is_away_does_not_hold_up_good_messages(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*args: object, **kwargs: object) -> None:
+        raise StoreUnavailableError("away")
+
+    for method in ("lease_batch", "held_batch", "knows_batch", "present"):
+        monkeypatch.setattr(pipeline.stores.dead_letters, method, away)
+    batch, (message_id,) = pipeline.claimed("run", 1)
+    assert batch.reclaim() == 1
+    pipeline.delivered("run", message_id, *FLOWS)
+
+    assert batch.settle() == Settlement(acknowledged=1)
+
+
+def test_a_replay_that_died_too_often_is_dead_lettered(pipeline: Pipeline) -> None:
+    settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    with pipeline.stores.failures._database._engine.begin() as connection:
+        connection.execute(
+            sa.text("update homing_orders_failures set time_next = 1, crashes = 4, lock_token = 't', batch_id = 'old'")
+        )
+    replay = pipeline.batch("replay")
+    assert replay.reclaim(replay.unfinished("run")) == 0
+
+    replay.finish_replay()
+
+    assert pipeline.stores.dead_letters.count()["available"] == 1
+    assert keep_books(pipeline.stores, FLOWS).total.dead_lettered == 1
+
+
+def test_a_store_cannot_be_its_own_dead_letter_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    for name in ("orders", "orders_failures"):
+        with pytest.raises(ConfigurationError, match="name of its own"):
+            open_pipeline_stores(f"{url}?store=orders", f"{url}?store={name}").__enter__()
+
+
+def test_a_rule_that_drops_a_message_in_its_replay_ends_it(pipeline: Pipeline) -> None:
+    first, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.failed("run", message_id, SOURCE_FLOW)
+    first.settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.record("replay", Entry(message_id, SOURCE_FLOW, PROCESSED, batch_id="run"))
+    pipeline.delivered("replay", message_id, "lake", batch_id="run")
+    pipeline.failed("replay", message_id, "crm", batch_id="run")
+    assert replay.acknowledge_complete() == 1
+    pipeline.record("replay", Entry(message_id, SOURCE_FLOW, DROPPED, batch_id="run"))
+
+    assert replay.acknowledge_complete() == 0
+    books = keep_books(pipeline.stores, FLOWS)
+    assert (books.balanced, books.total.delivered, books.destinations["crm"].dropped) == (True, 1, 1)

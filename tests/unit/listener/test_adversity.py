@@ -130,6 +130,7 @@ def test_lease_is_renewed_while_a_message_waits_for_its_retry(store: Any, url: s
 
     store.store(1)
     listener = listen(store, on_message, lease=1.0, retry_interval=2.0)
+    until(lambda: calls)
     with open_store(f"{url}?store=orders") as other:
         until(lambda: other.retrieve() is not None or listener.metrics().processed == 1)
     assert listener.metrics().processed == 1

@@ -60,6 +60,25 @@ class Batches:
         statement = self._table.update().where(*where).values(time_next=until)
         return bool(self._database.write(lambda connection: connection.execute(statement).rowcount))
 
+    def forget(self, held: BatchLease, ids: Collection[str]) -> bool:
+        """Whether all of these were held, and are gone now; otherwise nothing was changed."""
+        c, wanted = self._table.c, set(ids)
+
+        def work(connection: Connection) -> bool:
+            gone = 0
+            for chunk in chunks(wanted, self._database.dialect.chunk):
+                where = (
+                    self._database.dialect.among(c.id, chunk),
+                    *self._mine(held),
+                    c.time_next > self._database.now(),
+                )
+                gone += connection.execute(self._table.delete().where(*where)).rowcount
+            if gone != len(wanted):
+                connection.rollback()
+            return gone == len(wanted)
+
+        return not wanted or self._database.write(work)
+
     def dead(self, limit: int) -> list[dict[str, Any]]:
         c = self._table.c
         statement = sa.select(self._table).where(c.time_dead.is_not(None)).order_by(c.time_dead).limit(limit)

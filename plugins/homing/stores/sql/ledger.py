@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError
-from homing.ledger import DELIVERED, FAILED, Entry, Fence, Ledger
+from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Ledger
 from homing.message import JSON, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
@@ -29,20 +29,39 @@ class SqlLedger(Ledger):
         database.require(self._rows, self._steps)
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
-        fence = Fence(run_id, step, str(uuid.uuid4()))
-        values = {"run_id": run_id, "step": step, "owner": fence.owner, "time_expires": self._until(lease)}
-        statement = self._database.dialect.upsert(self._steps, ["run_id", "step"])
-        self._database.write(lambda connection: connection.execute(statement, [values]))
-        return fence
+        steps, owner = self._steps.c, str(uuid.uuid4())
+        before = sa.select(steps.suspect).where(steps.run_id == run_id, steps.step == step).with_for_update()
+        values = {"run_id": run_id, "step": step, "owner": owner, "time_expires": self._until(lease), "suspect": None}
+        take = self._database.dialect.upsert(self._steps, ["run_id", "step"])
+
+        def work(connection: Connection) -> Fence:
+            found = connection.execute(before).first()
+            connection.execute(take, [values])
+            return Fence(run_id, step, owner, crashed=found is not None, suspect=found.suspect if found else None)
+
+        return self._database.write(work)
 
     def renew_step(self, fence: Fence, lease: float) -> None:
-        mine = (self._steps.c.run_id == fence.run_id) & (self._steps.c.step == fence.step)
+        def work(connection: Connection) -> None:
+            self._check(connection, fence)
+            connection.execute(self._steps.update().where(self._mine(fence)).values(time_expires=self._until(lease)))
+
+        self._database.write(work)
+
+    def suspect(self, fence: Fence, suspect: str | None, entries: Iterable[Entry] = ()) -> None:
+        values = [_to_row(entry, fence.run_id, self._database.now()) for entry in entries]
 
         def work(connection: Connection) -> None:
             self._check(connection, fence)
-            connection.execute(self._steps.update().where(mine).values(time_expires=self._until(lease)))
+            if values:
+                connection.execute(self._upsert(), values)
+            connection.execute(self._steps.update().where(self._mine(fence)).values(suspect=suspect))
 
         self._database.write(work)
+
+    def close_step(self, fence: Fence) -> None:
+        statement = self._steps.delete().where(self._mine(fence), self._steps.c.owner == fence.owner)
+        self._database.write(lambda connection: connection.execute(statement))
 
     def close_steps(self, run_id: str) -> None:
         statement = self._steps.delete().where(self._steps.c.run_id == run_id)
@@ -54,10 +73,10 @@ class SqlLedger(Ledger):
 
         def work(connection: Connection) -> None:
             self._check(connection, fence)
-            connection.execute(self._upsert(), values)
+            if values:
+                connection.execute(self._upsert(), values)
 
-        if values:
-            self._database.write(work)
+        self._database.write(work)
 
     def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
         dialect = self._database.dialect
@@ -94,11 +113,12 @@ class SqlLedger(Ledger):
 
         return self._database.read(work)
 
+    def _mine(self, fence: Fence) -> sa.ColumnElement[bool]:
+        return (self._steps.c.run_id == fence.run_id) & (self._steps.c.step == fence.step)
+
     def _check(self, connection: Connection, fence: Fence) -> None:
         steps = self._steps
-        statement = sa.select(steps.c.owner, steps.c.time_expires).where(
-            steps.c.run_id == fence.run_id, steps.c.step == fence.step
-        )
+        statement = sa.select(steps.c.owner, steps.c.time_expires).where(self._mine(fence))
         row = connection.execute(statement.with_for_update()).first()
         if row is None or row.owner != fence.owner or row.time_expires <= self._database.now():
             raise LeaseLostError(
@@ -106,18 +126,27 @@ class SqlLedger(Ledger):
             )
 
     def _upsert(self) -> sa.Insert:
-        """Insert, or change the row unless it is done; a second delivery is only counted."""
+        """Insert, or change the row unless it is done; a second delivery is only counted.
+
+        A row about an earlier message of the same id is out of date, and replaced as if it were not there.
+        """
         c = self._rows.c
-        # A literal: MySQL's driver takes parameters for the rows only.
-        failed = c.state == sa.literal_column(f"'{FAILED}'")
+        # Literals: MySQL's driver takes parameters for the rows only.
+        still_open = c.state.in_([sa.literal_column(f"'{FAILED}'"), sa.literal_column(f"'{PROCESSED}'")])
 
         def unless_done(name: str) -> Callable[[Any], Any]:
-            return lambda new: sa.case((failed, new[name]), else_=c[name])
+            return lambda new: sa.case((still_open | (c.life < new["life"]), new[name]), else_=c[name])
 
-        changed = {name: unless_done(name) for name in _REPLACED}
-        changed["attempts"] = lambda new: c.attempts + new["attempts"]
-        changed["deliveries"] = lambda new: c.deliveries + new["deliveries"]
-        changed["state"] = unless_done("state")  # last: the others ask what it was
+        def added(name: str) -> Callable[[Any], Any]:
+            return lambda new: sa.case((c.life < new["life"], new[name]), else_=c[name] + new[name])
+
+        changed = {name: added(name) for name in ("attempts", "deliveries")}
+        changed |= {name: unless_done(name) for name in _REPLACED}
+        # Last, and in this order: MySQL changes one after the other, and the others ask what these two were.
+        changed |= {
+            "state": unless_done("state"),
+            "life": lambda new: sa.case((c.life < new["life"], new["life"]), else_=c.life),
+        }
         return self._database.dialect.upsert(self._rows, ["message_id", "flow"], changed)
 
     def _until(self, lease: float) -> int:
@@ -137,6 +166,7 @@ def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:
         "snapshot": None if entry.snapshot is None else encode_json(entry.snapshot),
         "batch_id": entry.batch_id,
         "run_id": run_id,
+        "life": entry.life,
         "time_recorded": now,
     }
 
@@ -156,4 +186,6 @@ def _to_entry(row: Any) -> Entry:
         snapshot=read("snapshot"),
         batch_id=row["batch_id"],
         deliveries=row["deliveries"],
+        life=row["life"],
+        run_id=row["run_id"],
     )

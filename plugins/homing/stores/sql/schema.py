@@ -146,6 +146,7 @@ def ledger_table(store: str) -> Table:
         Column("snapshot", _LONG),
         Column("batch_id", Key(255), nullable=False),
         Column("run_id", Key(255), nullable=False),
+        Column("life", BigInteger, nullable=False, server_default="0"),
         Column("time_recorded", BigInteger, nullable=False),
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
@@ -162,6 +163,7 @@ def steps_table(store: str) -> Table:
         Column("step", Key(255), primary_key=True),
         Column("owner", String(36), nullable=False),
         Column("time_expires", BigInteger, nullable=False),
+        Column("suspect", _LONG),
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
 

@@ -212,13 +212,22 @@ class SqlStore(Store):
     def wait(self, timeout: float) -> bool:
         return self._wake_up.wait(timeout, listens=self._url.get_backend_name().startswith("postgres"))
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Where the messages lie: equal for two stores that are the same. Holds no password."""
+        return self._url.render_as_string(hide_password=True), self._table.name
+
     def present(self, ids: Collection[str]) -> set[str]:
         """Those of these messages that are here and not acknowledged."""
         return self._views.present(ids)
 
-    def states(self) -> Iterator[tuple[str, str]]:
-        """(id, state) of every message the store knows, finished ones included, in order."""
+    def states(self) -> Iterator[tuple[str, str, int]]:
+        """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
         return self._views.states()
+
+    def overdue(self, seconds: float, *, limit: int = 1000) -> list[str]:
+        """Messages that were due this long ago and nobody has claimed since."""
+        return self._views.overdue(seconds, limit)
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 
@@ -276,6 +285,11 @@ class SqlStore(Store):
         """Acknowledges or releases these messages of the batch; raises LeaseLostError and changes nothing of them
         when one of them is no longer held under this lease."""
         self._settle([Held(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
+
+    def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
+        """Removes these messages of the batch, with their ids: an equal id may be stored again. Fenced likewise."""
+        if not self._batches.forget(held, ids):
+            raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} ran out or was taken")
 
     def dead_messages(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Rows this store keeps aside as dead, oldest first, with their reasons."""

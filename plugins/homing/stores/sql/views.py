@@ -76,18 +76,25 @@ class Views:
 
         return [_look(row) for row in self._database.read(work)]
 
-    def states(self) -> Iterator[tuple[str, str]]:
-        """(id, state) of every message the store knows, finished ones included, in order."""
+    def states(self) -> Iterator[tuple[str, str, int]]:
+        """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
         c, after = self._table.c, 0
         state = rows.state_of(self._table, self._database.now())
         base = sa.select(c.sequence, c.id, state).order_by(c.sequence).limit(_PAGE)
         while True:
             page = base.where(c.sequence > after)
             found = self._database.read(lambda connection, page=page: connection.execute(page).all())  # type: ignore[misc]
-            yield from ((row[1], row[2]) for row in found)
+            yield from ((row[1], row[2], row[0]) for row in found)
             if len(found) < _PAGE:
                 return
             after = found[-1][0]
+
+    def overdue(self, seconds: float, limit: int) -> list[str]:
+        """Messages that were due this long ago and nobody has claimed since."""
+        c = self._table.c
+        since = self._database.now() - int(seconds * NANOSECONDS)
+        statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next).limit(limit)
+        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def present(self, ids: Collection[str]) -> set[str]:
         """Those of these messages that are here and not acknowledged."""
