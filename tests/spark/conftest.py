@@ -6,12 +6,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
+from homing.ledger import Fence
 from homing.pipeline import load_chain
 from homing.spark.engine import Engine, Pipeline
 
@@ -66,7 +68,9 @@ class Numbers:
         return Batch(self.stores, run_id, FLOWS, chain="numbers")
 
     def engine(self, batch: Batch, step: str) -> Engine:
-        fence = self.stores.ledger.open_step(batch.run_id, step, 60)
+        return self.at(batch, replace(self.stores.ledger.open_step(batch.run_id, step, 60), crashed=False))
+
+    def at(self, batch: Batch, fence: Fence) -> Engine:
         chain = load_chain(self.pipeline.chain)
         return Engine(self.spark, self.pipeline, chain, self.stores, batch, fence)
 

@@ -37,10 +37,10 @@ def test_what_is_set_up_wrongly_ends_with_two_and_one_line_that_says_why(numbers
     assert "there is no module 'spark_chian'" in done.stdout
 
 
-def test_nothing_to_do_starts_no_spark_job(numbers: Numbers, output: Path) -> None:
+def test_a_batch_that_is_not_held_ends_with_one_and_starts_no_spark_job(numbers: Numbers, output: Path) -> None:
     done = submit(numbers, output, "process.py", "--chain", "spark_chain:chain", "--run-id", "r", "--work-dir", "w")
 
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "holds no messages" in done.stdout
     assert "SparkContext" not in done.stdout
 

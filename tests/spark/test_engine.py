@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import keep_books
-from homing.delivery.work import processed_path
+from homing.delivery import Settlement, keep_books
+from homing.delivery.work import published
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
+from homing.spark.app import survive_crashes
+from homing.spark.engine import Engine
+from homing.spark.steps import CRASH
 from tests.spark.conftest import FLOWS, Numbers, delivered
 
 
@@ -32,7 +36,7 @@ def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, outpu
         "lake": {DELIVERED},
         "crm": {DELIVERED, FILTERED},
     }
-    assert str(batch.settle()) == "4 acknowledged, 0 failed, 0 dead-lettered, 0 released"
+    assert batch.settle() == Settlement(acknowledged=4)
     assert keep_books(numbers.stores, FLOWS).balanced
 
 
@@ -107,7 +111,7 @@ def test_running_a_step_again_delivers_nothing_twice(numbers: Numbers, output: P
 
 def test_a_delivery_without_what_process_left_runs_the_source_flow_itself(numbers: Numbers, output: Path) -> None:
     batch = numbers.claim("run", {"n": 1}, {"n": 2})
-    assert not Path(processed_path(numbers.work, "run")).exists()
+    assert published(numbers.work, "run") is None
 
     numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
 
@@ -144,3 +148,66 @@ def test_whoever_lost_its_step_stops_delivering_and_records_nothing(numbers: Num
 
     assert numbers.states("lake") == {"lake": set()}
     assert len(delivered(output, "lake")) <= 2 * 100
+
+
+def test_a_process_that_was_given_up_does_not_publish_what_it_wrote(numbers: Numbers) -> None:
+    batch = numbers.claim("run", {"n": 1}, {"n": 2})
+    orphan = numbers.engine(batch, "process")
+    current = numbers.engine(batch, "process")
+
+    with pytest.raises(Exception, match="taken over"):
+        orphan.process(numbers.work)
+    assert published(numbers.work, "run") is None
+
+    assert current.process(numbers.work) == 2
+
+
+def test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_it(
+    numbers: Numbers, output: Path
+) -> None:
+    batch = numbers.claim("run", {"n": 1}, {"n": 2})
+    numbers.engine(batch, "process").process(numbers.work)
+    (held,) = batch.held()
+    first = next(held.store.batch_rows(held.lease))
+    held.store.settle_batch(held.lease, [first["id"]], success=False)  # somebody else may claim it now
+
+    numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
+
+    assert [n for n, _, _ in delivered(output, "lake")] == [2]
+
+
+def test_a_row_whose_columns_hold_nonsense_fails_alone(numbers: Numbers, output: Path) -> None:
+    numbers.stores.store.store({"n": 1})
+    insert = "insert into homing_numbers (id, message, priority, subject) values ('x', 'text', 'high', x'ff')"
+    with sa.create_engine(numbers.stores.store._url).begin() as connection:
+        connection.execute(sa.text(insert))
+    numbers.batch("run").claim(10)
+
+    run_all(numbers, "run")
+
+    assert [n for n, _, _ in delivered(output, "lake")] == [1]
+    error = numbers.stores.ledger.entries(["x"])["x"][SOURCE_FLOW].error
+    assert error is not None
+    assert "priority" in error["message"]
+
+
+@pytest.mark.parametrize("place", ["source", "lake"])
+def test_a_message_that_kills_its_worker_is_found_and_the_rest_goes_on(
+    numbers: Numbers, output: Path, place: str
+) -> None:
+    batch = numbers.claim("run", *[{"n": n, "exit": place if n in (3, 7) else ""} for n in range(10)])
+    ledger = numbers.stores.ledger
+
+    def step(name: str, work: Callable[[Engine], object]) -> None:
+        survive_crashes(ledger, lambda: ledger.open_step("run", name, 60), lambda fence: work(numbers.at(batch, fence)))
+
+    step("process", lambda engine: engine.process(numbers.work))
+    for flow in FLOWS:
+        step(f"deliver.{flow}", lambda engine, flow=flow: engine.deliver(flow, numbers.work))
+
+    assert sorted({n for n, _, _ in delivered(output, "lake")}) == [0, 1, 2, 4, 5, 6, 8, 9]
+    settlement = batch.settle()
+    assert (settlement.acknowledged, settlement.failed) == (8, 2)
+    failed = ledger.entries(batch.unfinished("run")).values()
+    flow = SOURCE_FLOW if place == "source" else place
+    assert {entries[flow].error["type"] for entries in failed if entries[flow].error} == {CRASH}

@@ -11,12 +11,14 @@ from homing.airflow.pipeline import run_key
 log = logging.getLogger(__name__)
 
 # A task that somebody cleared while it ran is ended like one that failed; these states tell the two apart.
-_SUPERSEDED = {None, "restarting", "queued", "scheduled", "deferred"}
+_SUPERSEDED = {None, "restarting", "queued", "scheduled"}
 
 
 def dead_letter_callback(context: Any) -> None:
     """Writes what the replay could not deliver to the dead-letter store. Idempotent; `settle` does the same."""
-    if _live_state(context) in _SUPERSEDED:
+    state = _live_state(context)
+    # The DAG processor calls late, and without an exception: a task that runs by then is a newer try.
+    if state in _SUPERSEDED or (state == "running" and "exception" not in context):
         log.info("this try was superseded, by a clear for example: nothing is dead-lettered")
         return
     settlement = finish_replay(context["task"].pipeline, run_key(context))

@@ -15,6 +15,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, TaskGroup
 
 from homing.airflow.callbacks import dead_letter_callback
+from homing.airflow.hook import is_url
 from homing.airflow.operators import (
     DeliverOperator,
     ProcessOperator,
@@ -24,15 +25,19 @@ from homing.airflow.operators import (
 )
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.sensor import StoreSensor
+from homing.delivery import open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE
+from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
 from homing.retry import RetryPolicy
 from homing.stores import check_scheme
 
-# Settling must not be given up early: it is what acknowledges.
-_SETTLE_RETRIES = 5
 # "@continuous" runs once and never again without a start date.
 _START = datetime(2025, 1, 1, tzinfo=timezone.utc)
+# Arguments of DAG that make a pipeline what it is.
+_OURS = {"dag_id", "schedule", "max_active_runs", "params"}
+# A settlement that fails waits for a database or an API server to come back, not for a message to be mended.
+_SETTLE = {"retries": 5, "retry_delay": timedelta(seconds=10), "retry_exponential_backoff": 2.0}
 
 
 def delivery_dag(
@@ -58,9 +63,7 @@ def delivery_dag(
     DAGs. Opens no store and no Spark session; raises ChainImportError when the chain cannot be imported, and
     UnknownStoreError for a URL that no store answers to.
     """
-    for reference in (store, dead_letter_store):
-        if "://" in reference:
-            check_scheme(reference)
+    _check(name, store, dead_letter_store, dag_arguments)
     policy = RetryPolicy(max_retries=max_retries, interval=retry_interval)
     pipeline = PipelineSpec(
         name=name,
@@ -79,13 +82,26 @@ def delivery_dag(
         "tags": ["homing"],
         **dag_arguments,
         "default_args": {
+            **dag_arguments.get("default_args", {}),
             "retries": policy.max_retries,
             "retry_delay": timedelta(seconds=policy.interval),
-            **dag_arguments.get("default_args", {}),
         },
     }
     spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}
     return _first_pass(name, pipeline, common, spark), _replay(name, pipeline, common, spark)
+
+
+def _check(name: str, store: object, dead_letter_store: object, dag_arguments: dict[str, Any]) -> None:
+    """Raises ConfigurationError for what would only go wrong once messages are at stake."""
+    urls = [reference for reference in (store, dead_letter_store) if is_url(reference)]
+    for url in urls:
+        check_scheme(url)
+    if len(urls) == 2 and not any(url.startswith("env:") for url in urls):  # noqa: PLR2004
+        with open_pipeline_stores(*urls):
+            pass  # opening connects to nothing, and finds fault with names and options
+    taken = _OURS & dag_arguments.keys()
+    if taken:
+        raise ConfigurationError(f"delivery_dag({name!r}) sets {', '.join(sorted(taken))} itself")
 
 
 def _first_pass(name: str, pipeline: PipelineSpec, common: dict[str, Any], spark: dict[str, Any]) -> DAG:
@@ -97,8 +113,8 @@ def _first_pass(name: str, pipeline: PipelineSpec, common: dict[str, Any], spark
             for flow in pipeline.flows:
                 DeliverOperator(task_id=flow, pipeline=pipeline, flow=flow, **spark)
         settle = SettleOperator(
-            task_id="settle", pipeline=pipeline, replay_dag_id=f"{name}_replay", retries=_SETTLE_RETRIES
-        ).as_teardown(setups=listen)
+            task_id="settle", pipeline=pipeline, replay_dag_id=f"{name}_replay", **_SETTLE
+        ).as_teardown(setups=listen, on_failure_fail_dagrun=True)
         listen >> process >> deliver >> settle
     return dag
 
@@ -110,6 +126,8 @@ def _replay(name: str, pipeline: PipelineSpec, common: dict[str, Any], spark: di
     }
     with DAG(f"{name}_replay", schedule=None, params=params, **common) as dag:
         replay = ReplayOperator(task_id="replay", pipeline=pipeline, on_failure_callback=dead_letter_callback, **spark)
-        settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, retries=_SETTLE_RETRIES).as_teardown()
+        settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_SETTLE).as_teardown(
+            on_failure_fail_dagrun=True
+        )
         replay >> settle
     return dag

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import TypeGuard
+
 from airflow.sdk import BaseHook
 
 from homing.errors import ConfigurationError, HomingError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
+
+_CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
 
 class StoreHook(BaseHook):
@@ -41,8 +46,22 @@ class StoreHook(BaseHook):
             return False, str(error)
 
 
+def is_url(reference: object) -> TypeGuard[str]:
+    """Whether a store was named by a URL or `env:NAME`, rather than by the id of an Airflow connection.
+
+    Raises ConfigurationError for what is neither.
+    """
+    if not isinstance(reference, str) or not reference:
+        raise ConfigurationError(f"a store is named by a URL, env:NAME or the id of a connection, not by {reference!r}")
+    if "://" in reference or reference.startswith("env:"):
+        return True
+    if not _CONNECTION_ID.fullmatch(reference):
+        raise ConfigurationError(
+            f"{reference!r} is neither a store URL, such as sqlite:////data/x.db, nor a connection id"
+        )
+    return False
+
+
 def find_url(reference: str) -> str:
     """The store URL that an author named: by URL, by `env:NAME`, or by the id of an Airflow connection."""
-    if "://" in reference or reference.startswith("env:"):
-        return resolve_url(reference)
-    return StoreHook(reference).get_url()
+    return resolve_url(reference) if is_url(reference) else StoreHook(reference).get_url()

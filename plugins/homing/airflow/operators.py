@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import DagRunTriggerException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, DagRunTriggerException
 from airflow.sdk.log import mask_secret
 
 import homing
 from homing.airflow.pipeline import PipelineSpec, run_key
 from homing.delivery import Settlement, work
 from homing.errors import ConfigurationError
+from homing.pipeline import load_chain
+
+# How spark-submit reports our exit code 2: running the job again would not help.
+_SET_UP_WRONGLY = "Error code is: 2."
 
 
 class PipelineJobOperator(SparkSubmitOperator):
@@ -38,7 +43,15 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
         with self._environment():
+            self._submit(context)
+
+    def _submit(self, context: Any) -> None:
+        try:
             super().execute(context)
+        except AirflowException as error:
+            if _SET_UP_WRONGLY in str(error):
+                raise AirflowFailException(str(error)) from error
+            raise
 
     def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure the run holds its batch; how many messages that is."""
@@ -70,9 +83,12 @@ class PipelineJobOperator(SparkSubmitOperator):
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
     def _python_path(self) -> list[str]:
-        """The chain's module lies beside the DAG file, which Airflow can import from and Spark cannot."""
-        inherited = os.environ.get("PYTHONPATH", "")
-        return [str(Path(self.dag.fileloc).parent), *filter(None, [inherited])]
+        """Airflow can import the chain's module from the DAG folder; Spark is told where it was found."""
+        module = self.pipeline.chain.partition(":")[0]
+        load_chain(self.pipeline.chain)
+        source = Path(sys.modules[module].__file__ or "")
+        above = module.count(".") + (source.stem == "__init__")
+        return [str(source.parents[above]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
 
 
 class ProcessOperator(PipelineJobOperator):
@@ -111,7 +127,11 @@ class ReplayOperator(PipelineJobOperator):
         if not ids and not of_batch:
             raise ConfigurationError("say what to replay: set the param `batch` to a batch id, or `ids` to message ids")
         with self.pipeline.open_batch(run_id) as batch:
-            return batch.reclaim([*ids, *(batch.unfinished(of_batch) if of_batch else [])], self.pipeline.lease)
+            size = batch.reclaim([*ids, *(batch.unfinished(of_batch) if of_batch else [])], self.pipeline.lease)
+            unknown = [] if size else batch.unknown(ids, of_batch)
+        if unknown:
+            raise AirflowFailException(f"nothing is known in store {batch.store_name!r} of {', '.join(unknown[:10])}")
+        return size
 
 
 class SettleOperator(BaseOperator):
@@ -125,22 +145,23 @@ class SettleOperator(BaseOperator):
     def execute(self, context: Any) -> None:
         run_id = run_key(context)
         with self.pipeline.open_batch(run_id) as batch:
+            # First: what lies there must not outlive the run's hold on its messages.
+            work.remove(self.pipeline.work_dir, run_id)
             settlement = batch.settle()
-            to_replay = batch.awaiting_replay()
-        work.remove(self.pipeline.work_dir, run_id)
+            to_replay, stranded = batch.awaiting_replay(), batch.stranded()
         self.log.info("batch %s: %s", run_id, settlement)
-        if to_replay:
-            self._trigger_replay(context, run_id, to_replay)
+        if to_replay or stranded:
+            self.log.info("%s replays %d of this batch and %d left over", self.replay_dag_id, to_replay, len(stranded))
+            self._trigger_replay(context, {"batch": run_id, "ids": stranded})
 
-    def _trigger_replay(self, context: Any, run_id: str, messages: int) -> None:
-        self.log.info("batch %s: %d messages are to be replayed by %s", run_id, messages, self.replay_dag_id)
+    def _trigger_replay(self, context: Any, conf: dict[str, Any]) -> None:
         # One replay per pass: settling twice asks for the same one, settling after a clear asks for another.
         passes = getattr(context["dag_run"], "clear_number", 0) or 0
         suffix = f".{passes}" if passes else ""
         raise DagRunTriggerException(
             trigger_dag_id=self.replay_dag_id,
             dag_run_id=f"{context['run_id']}{suffix}",
-            conf={"batch": run_id},
+            conf=conf,
             reset_dag_run=False,
             skip_when_already_exists=True,
             wait_for_completion=False,

@@ -1,4 +1,4 @@
-"""PipelineMixin: what every task of a pipeline knows, and how it gets at the run's batch."""
+"""PipelineSpec: what every task of a pipeline knows, and how it gets at the run's batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 from homing.airflow.hook import find_url
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE
+from homing.errors import ConfigurationError
 
 _MAX_ID = 255
+_SHORTEST_LEASE = 60.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,16 @@ class PipelineSpec:
     batch_size: int = 1000
     polling_interval: float = 1.0
     lease: float = DEFAULT_LEASE
+
+    def __post_init__(self) -> None:
+        if self.polling_interval <= 0:
+            raise ConfigurationError(f"polling_interval is a positive number of seconds, not {self.polling_interval!r}")
+        if self.batch_size < 1:
+            raise ConfigurationError(f"batch_size is at least 1, not {self.batch_size!r}")
+        if self.lease < _SHORTEST_LEASE:
+            raise ConfigurationError(
+                f"lease is at least {_SHORTEST_LEASE} seconds, Spark must start in it: {self.lease!r}"
+            )
 
     @contextmanager
     def open_batch(self, run_id: str) -> Iterator[Batch]:

@@ -30,7 +30,12 @@ class StoreSensor(BaseSensorOperator):
         if size:
             self.log.info("batch %s: claimed %d messages", batch.run_id, size)
             return {"batch": batch.run_id, "messages": size}
+        if event and event.get("give_way"):
+            raise AirflowSkipException("nothing is due, and another run is waiting for this one to end")
         if known:
             raise AirflowSkipException(f"batch {batch.run_id} is complete: nothing is left to deliver")
         self.log.info("nothing is due in store %s: listening", batch.store_name)
-        self.defer(trigger=StoreTrigger(self.pipeline.store, self.pipeline.polling_interval), method_name="execute")
+        self.defer(
+            trigger=StoreTrigger(self.pipeline.store, self.pipeline.polling_interval, context["dag"].dag_id),
+            method_name="execute",
+        )

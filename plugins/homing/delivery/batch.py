@@ -87,6 +87,14 @@ class Batch:
         """The ids of the messages that failed in a batch and were not delivered since."""
         return self._stores.ledger.unfinished(batch_id)
 
+    def unknown(self, ids: Collection[str], batch_id: str | None) -> list[str]:
+        """Those of these messages, and that batch, of which nothing is known here."""
+        known = self._stores.ledger.entries(ids)
+        missing = [f"message {message_id}" for message_id in ids if message_id not in known]
+        if batch_id and not self._stores.store.knows_batch(batch_id) and not self.unfinished(batch_id):
+            missing.append(f"batch {batch_id}")
+        return missing
+
     def stranded(self) -> list[str]:
         """Messages in the failure store whose own replay never came, or could not run."""
         return self._stores.failures.overdue(STRANDED_AFTER)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -98,7 +99,7 @@ def _run(
                     with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, spark.sparkContext.cancelAllJobs):
                         work(Engine(spark, pipeline, chain, stores, batch, fence))
 
-                _survive_crashes(
+                survive_crashes(
                     stores.ledger, lambda: stores.ledger.open_step(batch.run_id, step, arguments.lease), run
                 )
             afterwards(batch)
@@ -109,7 +110,7 @@ def _run(
     return 0
 
 
-def _survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:
+def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:
     """Runs a step to its end. When a message kills the worker that handles it, it is found, left out and recorded as
     failed, and the rest of the batch goes on."""
     for crashes in range(MOST_CRASHES + 1):
@@ -120,7 +121,7 @@ def _survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callab
             log.warning("the step did not come to its end before: going on one message at a time")
         try:
             run(fence)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             if crashes == MOST_CRASHES or _CRASHED not in str(error):
                 raise
             continue

@@ -51,8 +51,7 @@ class Engine:
         output = work.new_output(work_dir, self.batch.run_id, self.fence.owner)
         self._processed().write.mode("overwrite").parquet(str(output))
         ready = self.spark.read.parquet(str(output)).count()
-        # A run of good messages records nothing: only here would a job that was given up long ago notice.
-        self.stores.ledger.record(self.fence, [])
+        self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
         work.publish(work_dir, self.batch.run_id, output)
         log.info("batch %s: %d messages are ready to be delivered", self.batch.run_id, ready)
         return ready

@@ -58,7 +58,8 @@ class Recorder:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        # Also on the way out of an error: what was delivered was delivered.
+        # Also on the way out of an error: what was delivered was delivered. And with nothing to record, too: a task
+        # that was given up long ago is to notice.
         self._flush(suspect=self._careful)
 
     def _flush(self, *, suspect: bool = False) -> None:
@@ -72,7 +73,8 @@ class Recorder:
     def _flush_now_and_then(self) -> None:
         while not self._ended.wait(SECONDS):
             try:
-                self._flush()
+                if self._pending:
+                    self._flush()
             except HomingError as error:
                 self._error = error  # raised where deliveries are made
                 return

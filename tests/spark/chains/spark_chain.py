@@ -16,6 +16,8 @@ def wanted(ctx: MessageContext) -> bool:
 @transformer
 def numbered(ctx: MessageContext) -> dict[str, object]:
     content = ctx.get_content()
+    if content.get("exit") == "source" and not Path(os.environ["SPARK_CHAIN_OUT"], "mended").exists():
+        os._exit(9)
     if content.get("fail") == "source" and not Path(os.environ["SPARK_CHAIN_OUT"], "mended").exists():
         raise ValueError(f"message {content['n']} makes no sense")
     if content.get("drop_late"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Table
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import URL, Connection
 
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
@@ -90,6 +91,24 @@ def read_options(query: Mapping[str, Any]) -> Options:
     partitions = int(_number("partitions", given.pop("partitions", 0), int, 0))
     columns = _read_columns(given.pop("columns", ""))
     return Options(name, Properties().changed(given), partitions, columns)
+
+
+def check_rest(url: URL) -> None:
+    """Raises ConfigurationError for what is left of a URL when our options are taken out, and makes no sense.
+
+    A misspelt option would open another store than the one that was meant, and messages would wait there for ever.
+    """
+    is_sqlite = url.get_backend_name() == "sqlite"
+    for name in url.query:
+        guess = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
+        if guess or is_sqlite:
+            hint = f"; did you mean {guess[0]}=?" if guess else f"; there are: {', '.join(sorted(OPTION_NAMES))}"
+            raise ConfigurationError(f"a store has no option {name!r}{hint}")
+    if is_sqlite and (url.host or url.database in (None, "", ":memory:")):
+        raise ConfigurationError(
+            "a SQLite store is a file: sqlite:///relative.db or sqlite:////absolute.db. One in memory would lose "
+            "what it accepted; for that, memory://name says so"
+        )
 
 
 class LiveProperties:

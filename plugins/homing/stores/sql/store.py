@@ -22,7 +22,15 @@ from homing.stores.sql.claims import Claimed, Claims, Wanted
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.insert import Inserts
 from homing.stores.sql.ledger import SqlLedger
-from homing.stores.sql.properties import OPTION_NAMES, LiveProperties, Options, Properties, RateLimit, read_options
+from homing.stores.sql.properties import (
+    OPTION_NAMES,
+    LiveProperties,
+    Options,
+    Properties,
+    RateLimit,
+    check_rest,
+    read_options,
+)
 from homing.stores.sql.schema import messages_table, registry_table
 from homing.stores.sql.settlements import Held, Settlements, held
 from homing.stores.sql.views import Views
@@ -42,7 +50,9 @@ def open_sql_store(url: str) -> SqlStore:
     except sa.exc.ArgumentError as error:
         raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from error
     options = read_options(parsed.query)
-    return SqlStore(parsed.difference_update_query(OPTION_NAMES), options.name, options=options)
+    rest = parsed.difference_update_query(OPTION_NAMES)
+    check_rest(rest)
+    return SqlStore(rest, options.name, options=options)
 
 
 class SqlStore(Store):
