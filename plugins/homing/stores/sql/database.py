@@ -112,6 +112,7 @@ class Database:
                 upgrade.bring_up(connection, self.dialect, list(self._missing))
             else:
                 self._make_schema()
+            self.dialect.begin(connection)
             with connection.begin_nested():
                 yield connection
 
