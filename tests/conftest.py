@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,11 @@ def mariadb() -> Iterator[MariaDB]:
     launch(server)
     yield server
     server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with no tables in it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    return str(request.getfixturevalue(request.param).empty_database())

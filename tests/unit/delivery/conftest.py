@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,6 @@ from homing.ledger import DELIVERED, FAILED, Entry
 
 FLOWS = ("lake", "crm")
 LIFE = 1_000  # behind the sequence number of any message these tests store
-
-
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database with no tables in it."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/pipeline.db"
-    return str(request.getfixturevalue(request.param).empty_database())
 
 
 @pytest.fixture
