@@ -2,27 +2,62 @@
 
 `store` returns only when the message is durable. `retrieve` hands a message out under a lease without removing it.
 `acknowledge` settles it: with success it is finished, without it is released and may be retrieved again. What else a
-store can do is listed in its `features`; asking for an ability it lacks raises UnsupportedError.
+store can do is listed in its `features`; asking for an ability it lacks raises UnsupportedError, which names the stores
+that have it.
+
+Every settlement (acknowledge, settle, defer, dead_letter, renew) is fenced by the lease: whoever lost it gets
+LeaseLostError and changes nothing. Durations are seconds; times are aware and come back in UTC.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from homing.errors import UnsupportedError
-from homing.message import Headers, Message
+from homing.message import ACKNOWLEDGED, Headers, Message
 
 # Abilities, as they appear in `store.features`.
-BULK = "bulk"  # store_many
+BULK = "bulk"  # store_many: durable, all or none, in bulk
 CLAIM = "claim"  # claim and settle many under one lease with a batch id
-COUNT = "count"  # count without claiming
 RENEW = "renew"  # make a lease last longer
-DEAD_LETTER = "dead_letter"  # keep what crashed its consumer too often aside, with its reason
+SCHEDULE = "schedule"  # deliver at a time in the future
+CANCEL = "cancel"  # take a scheduled message back
+DEFER = "defer"  # put a message aside and receive it later by its id
+DEAD_LETTER = "dead_letter"  # keep a message aside for good, with its reason; also what crashed its consumer too often
+BROWSE = "browse"  # look at messages without claiming them
+COUNT = "count"  # count without claiming, and tell the oldest message's age
+PURGE = "purge"  # remove finished messages
+RESCHEDULE = "reschedule"  # change by id when a message is due
+SESSIONS = "sessions"  # first in, first out per session_id, one at a time
+PRIORITY = "priority"  # lower priority comes first
+TIME_TO_LIVE = "time_to_live"  # what is due for longer than that becomes dead, with the reason "expired"
+DEDUPLICATION = "deduplication"  # an id stored again within a window is not stored twice
+PARTITIONS = "partitions"  # consumers share a store out by partition
+TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
+WAKE_UP = "wake_up"  # wait for a message without polling for it
 LEDGER = "ledger"  # a delivery ledger beside the messages
+
+ALL_FEATURES = (
+    BULK, CLAIM, RENEW, SCHEDULE, CANCEL, DEFER, DEAD_LETTER, BROWSE, COUNT, PURGE, RESCHEDULE, SESSIONS, PRIORITY,
+    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER,
+)  # fmt: skip
+
+#: Which store has which ability: what each store declares as its `features`, and what error texts name.
+STORE_FEATURES: Mapping[str, frozenset[str]] = {
+    "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
+    "sql": frozenset(ALL_FEATURES),
+    "rabbitmq": frozenset({BULK, SCHEDULE, DEAD_LETTER, PRIORITY, TIME_TO_LIVE}),
+}
+
+# Reasons a store gives by itself for keeping a message aside as dead.
+CRASHED = "crashed"  # its lease ran out `max_deliveries` times
+EXPIRED = "expired"  # it was due for longer than its time_to_live
+UNREADABLE = "unreadable"  # what is stored cannot be decoded
 
 AnyStore = TypeVar("AnyStore", bound="Store")
 
@@ -44,19 +79,35 @@ class Store(ABC):
     #: The abilities this store has beyond the three verbs.
     features: ClassVar[frozenset[str]] = frozenset()
 
+    # -- what every store can do -------------------------------------------------------------------------------
+
     @abstractmethod
-    def store(self, content: Any, *, id: str | None = None, headers: Headers | None = None) -> str:
+    def store(
+        self,
+        content: Any,
+        *,
+        id: str | None = None,
+        headers: Headers | None = None,
+        scheduled_at: datetime | None = None,
+        transaction: Any = None,
+    ) -> str:
         """Stores one message and returns its id, only when it is durable; raises StoreError otherwise.
 
-        Idempotent by `id`: an id the store already knows is not stored a second time.
+        `content` is any JSON value, str or bytes, or a whole Message with its id and properties; what is given beside
+        a Message replaces its own. Idempotent by `id`: an id the store already knows is not stored a second time
+        (DEDUPLICATION). `scheduled_at` needs SCHEDULE; `transaction`, the caller's own SQLAlchemy connection or
+        session on whose commit the message is stored, needs TRANSACTIONS.
         """
 
     @abstractmethod
     def retrieve(self) -> Message | None:
-        """The next message, leased to the caller and not removed; None when nothing is due. Does not wait."""
+        """The next message, leased to the caller and not removed; None when nothing is due. Does not wait.
+
+        Order: priority, then due time, then sequence.
+        """
 
     @abstractmethod
-    def acknowledge(self, message: str | Message, success: bool = True) -> None:
+    def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
         """Finishes (success) or releases (no success) a retrieved message.
 
         Raises NotInFlightError for an id that was not retrieved here or is finished, LeaseLostError when the lease
@@ -67,28 +118,107 @@ class Store(ABC):
     def close(self) -> None:
         """Gives back connections. Idempotent; leases are not given back, they run out."""
 
-    def store_many(self, contents: Iterable[Any]) -> list[str]:
-        """Stores many messages, all or none, and returns their ids in order."""
+    # -- many at a time ----------------------------------------------------------------------------------------
+
+    def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
+        """Stores many contents or Messages, all or none, and returns their ids in order."""
         raise self._lacks(BULK)
 
-    def claim(self, limit: int, *, batch_id: str | None = None, lease: float = 30.0) -> list[Message]:
-        """Up to `limit` due messages under one lease of `lease` seconds.
+    def claim(
+        self,
+        limit: int,
+        *,
+        batch_id: str | None = None,
+        lease: float | None = None,
+        session_id: str | None = None,
+        partitions: Collection[int] | None = None,
+    ) -> list[Message]:
+        """Up to `limit` due messages under one lease of `lease` seconds; without it, the store's own, which backs off.
 
-        Claiming again with the same `batch_id` returns what is left of the same batch, never new messages.
+        Claiming again with the same `batch_id` returns what is left of the same batch, never new messages. Of each
+        session only the first unfinished message is claimed; with `session_id`, the first `limit` of that session, in
+        order, while nobody else holds one of them. `partitions` keeps to these.
         """
         raise self._lacks(CLAIM)
 
-    def settle(self, messages: Sequence[Message], success: bool = True) -> None:
-        """Acknowledges or releases claimed messages, all or none, fenced by their lock_token."""
+    def settle(
+        self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
+    ) -> None:
+        """Acknowledges or releases claimed messages, all or none, fenced by their lock_token.
+
+        `success` is one outcome for all, or one for each. Raises as `acknowledge` does, naming the first offender.
+        """
         raise self._lacks(CLAIM)
+
+    def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
+        """Makes the lease last `lease` seconds from now; raises LeaseLostError when it is no longer the caller's."""
+        raise self._lacks(RENEW)
+
+    # -- other ends a message can come to ----------------------------------------------------------------------
+
+    def cancel(self, message_id: str) -> bool:
+        """Takes back a message that is scheduled and was never handed out; False when there is no such message."""
+        raise self._lacks(CANCEL)
+
+    def defer(self, message: str | Message) -> None:
+        """Puts a retrieved message aside: only `receive_deferred` hands it out again."""
+        raise self._lacks(DEFER)
+
+    def receive_deferred(self, ids: Collection[str], *, lease: float | None = None) -> list[Message]:
+        """Leases those of these messages that are deferred. What is released afterwards is an ordinary message."""
+        raise self._lacks(DEFER)
+
+    def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
+        """Keeps a retrieved message aside for good, with its reason; `browse(state="dead")` shows it."""
+        raise self._lacks(DEAD_LETTER)
+
+    def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
+        """Makes these messages due at another time, unless somebody holds them or they are finished; how many.
+
+        `delivery_count` replaces theirs: a lower one backs off less.
+        """
+        raise self._lacks(RESCHEDULE)
+
+    # -- looking, without claiming -----------------------------------------------------------------------------
+
+    def browse(
+        self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
+    ) -> list[Message]:
+        """Messages as they are, in order of sequence_number, from the one behind `after` on; nothing is leased.
+
+        `state` and `ids` keep to these. What cannot be decoded has its raw text as content.
+        """
+        raise self._lacks(BROWSE)
 
     def count(self) -> dict[str, int]:
         """How many messages there are in each state."""
         raise self._lacks(COUNT)
 
+    def oldest_age(self) -> float | None:
+        """For how many seconds the longest-waiting available message has been due; None when none is."""
+        raise self._lacks(COUNT)
+
+    def wait(self, timeout: float) -> bool:
+        """Blocks until a message may be due, at most `timeout` seconds; False when there is still none."""
+        raise self._lacks(WAKE_UP)
+
+    # -- housekeeping ------------------------------------------------------------------------------------------
+
+    def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
+        """Removes acknowledged (or dead) messages that have been so for `older_than` seconds; how many.
+
+        Without `older_than`, the store's own `purge_after`. The ids of removed messages are forgotten.
+        """
+        raise self._lacks(PURGE)
+
     def _lacks(self, ability: str) -> UnsupportedError:
+        """The error for an ability this store does not have."""
+        others = [name for name, features in STORE_FEATURES.items() if ability in features]
         have = ", ".join(sorted(self.features)) or "nothing beyond store, retrieve and acknowledge"
-        return UnsupportedError(f"store {self.name!r} ({type(self).__name__}) cannot {ability}; it can: {have}")
+        who = f"stores that can: {', '.join(others)}" if others else "no store can"
+        return UnsupportedError(
+            f"store {self.name!r} ({type(self).__name__}) lacks the ability {ability!r}; {who}; this one has: {have}"
+        )
 
     def __enter__(self: AnyStore) -> AnyStore:
         return self

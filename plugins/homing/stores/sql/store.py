@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -76,15 +77,25 @@ class SqlStore(Store):
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
-    def store(self, content: Any, *, id: str | None = None, headers: Headers | None = None) -> str:
+    def store(
+        self,
+        content: Any,
+        *,
+        id: str | None = None,
+        headers: Headers | None = None,
+        scheduled_at: datetime | None = None,
+        transaction: Any = None,
+    ) -> str:
         message = content if isinstance(content, Message) else Message(id or _new_id(), content, headers=headers or {})
-        return self.store_many([message])[0]
+        if scheduled_at is not None:
+            message = replace(message, scheduled_at=scheduled_at)
+        return self.store_many([message], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
         claimed = self.claim(1, lease=self._ack_wait)
         return claimed[0] if claimed else None
 
-    def acknowledge(self, message: str | Message, success: bool = True) -> None:
+    def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
         message_id = message if isinstance(message, str) else message.id
         token = self._in_flight.get(message_id) if isinstance(message, str) else message.lock_token
         if token is None:
@@ -98,7 +109,7 @@ class SqlStore(Store):
 
     # -- many at a time ----------------------------------------------------------------------------------------
 
-    def store_many(self, contents: Iterable[Any]) -> list[str]:
+    def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         now = self._clock()
         messages = [item if isinstance(item, Message) else Message(_new_id(), item) for item in contents]
@@ -109,7 +120,16 @@ class SqlStore(Store):
                 connection.execute(statement, values)
         return [message.id for message in messages]
 
-    def claim(self, limit: int, *, batch_id: str | None = None, lease: float = 30.0) -> list[Message]:
+    def claim(
+        self,
+        limit: int,
+        *,
+        batch_id: str | None = None,
+        lease: float | None = None,
+        session_id: str | None = None,
+        partitions: Collection[int] | None = None,
+    ) -> list[Message]:
+        lease = self._ack_wait if lease is None else lease
         held, order = self._claim(limit, batch_id or str(uuid.uuid4()), lease, ids=None)
         if held is None:
             return []
@@ -122,12 +142,14 @@ class SqlStore(Store):
         self._in_flight.update((message.id, held.lock_token) for message in claimed)
         return claimed
 
-    def settle(self, messages: Sequence[Message], success: bool = True) -> None:
+    def settle(
+        self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
+    ) -> None:
         by_token: dict[str, list[str]] = {}
         for message in messages:
             by_token.setdefault(message.lock_token or "", []).append(message.id)
         for token, ids in by_token.items():
-            self._settle(ids, token, success)
+            self._settle(ids, token, bool(success))
 
     def count(self) -> dict[str, int]:
         state = rows.state_of(self._table, self._clock())
@@ -160,8 +182,10 @@ class SqlStore(Store):
         """
         return self._claim(limit, batch_id, lease, ids)[0]
 
-    def renew(self, held: BatchLease, lease: float) -> None:
+    def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
         """Makes the lease last `lease` seconds from now; raises LeaseLostError when it is somebody else's."""
+        if not isinstance(held, BatchLease):
+            raise self._lacks(contract.RENEW)
         table, now = self._table, self._clock()
         statement = (
             table.update()

@@ -1,0 +1,64 @@
+"""The stores under test. To add one: a line in SUBJECTS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from homing import open_store
+from homing.store import Store
+from tests.servers import Server
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kind of store, and how to get at a fresh one.
+
+    `address` gives the URL without options, from the test's fixtures. `server` names the fixture of the server it
+    needs, which some tests restart. `processes` says whether several processes can share it.
+    """
+
+    name: str
+    address: Callable[[pytest.FixtureRequest], str]
+    server: str | None = None
+    processes: bool = True
+
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),)
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A fresh, empty store of one kind, which any number of consumers may open."""
+
+    subject: Subject
+    address: str
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def with_options(self, **options: Any) -> Place:
+        """The same store as somebody else would open it."""
+        return replace(self, options=tuple({**dict(self.options), **options}.items()))
+
+    @property
+    def url(self) -> str:
+        return f"{self.address}?{urlencode({'store': self.name, **dict(self.options)})}"
+
+    def open(self, **options: Any) -> Store:
+        return open_store(self.with_options(**options).url)
+
+
+def server_of(place: Place, request: pytest.FixtureRequest) -> Server:
+    """The server this store lives on; skips where there is none."""
+    if place.subject.server is None:
+        pytest.skip(f"{place.subject.name} has no server")
+    server = request.getfixturevalue(place.subject.server)
+    assert isinstance(server, Server)
+    return server
