@@ -30,7 +30,10 @@ class Subject:
 
 SUBJECTS = {
     subject.name: subject
-    for subject in (Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),)
+    for subject in (
+        Subject("memory", lambda request: "memory://", processes=False),
+        Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
+    )
 }
 
 

@@ -11,6 +11,7 @@ from homing.store import Store
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
 _OPENERS = {
+    "memory": "homing.stores.memory:open_memory_store",
     "sqlite": "homing.stores.sql:open_sql_store",
 }
 

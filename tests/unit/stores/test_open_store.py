@@ -23,7 +23,7 @@ def test_a_misspelt_scheme_gets_a_suggestion() -> None:
 
 
 def test_an_unknown_scheme_lists_the_known_ones_and_repeats_no_password() -> None:
-    with pytest.raises(UnknownStoreError, match="known: sqlite://") as caught:
+    with pytest.raises(UnknownStoreError, match=r"known: .*sqlite://") as caught:
         open_store("gopher://user:geheim@host/x")
 
     assert "geheim" not in str(caught.value)
