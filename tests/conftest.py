@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
 
 
@@ -24,3 +25,9 @@ def mariadb() -> Iterator[MariaDB]:
     launch(server)
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    with running_rabbitmq() as server:
+        yield server

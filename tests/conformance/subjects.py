@@ -32,6 +32,7 @@ SUBJECTS = {
     subject.name: subject
     for subject in (
         Subject("memory", lambda request: "memory://", processes=False),
+        Subject("rabbitmq", lambda request: request.getfixturevalue("rabbitmq").url, server="rabbitmq"),
         Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
     )
 }

@@ -11,6 +11,8 @@ from homing.store import Store
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
 _OPENERS = {
+    "amqp": "homing.stores.rabbitmq:open_rabbitmq_store",
+    "amqps": "homing.stores.rabbitmq:open_rabbitmq_store",
     "memory": "homing.stores.memory:open_memory_store",
     "sqlite": "homing.stores.sql:open_sql_store",
 }
