@@ -67,6 +67,14 @@ class RabbitMQ(Server):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stops the broker in good order and starts it again over the same data.
+
+        Not by a kill: RabbitMQ 3 writes down which queues there are with a delay of up to three minutes, so a broker
+        killed before that has lost young queues with all they held, whatever it had confirmed.
+        """
+        super().restart(how)
+
     def remove(self) -> None:
         self.stop(signal.SIGKILL)
         if self._epmd is not None:

@@ -10,11 +10,13 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import sqlalchemy as sa
 
 _START_TIMEOUT = 60.0
 
@@ -50,6 +52,15 @@ class Server:
     def create_database(self) -> None:
         """Makes the database of `url`, once, on the running server."""
         raise NotImplementedError
+
+    def empty_database(self) -> str:
+        """The URL of one more database, with nothing in it."""
+        name = f"t{uuid.uuid4().hex[:12]}"
+        engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"create database {name}")
+        engine.dispose()
+        return self.url.rpartition("/")[0] + f"/{name}"
 
     def start(self) -> None:
         # The kernel ends the server with the tests, however they end.
@@ -168,7 +179,7 @@ class MariaDB(Server):
             cursor = connection.cursor()
             cursor.execute("create database if not exists homing")
             cursor.execute("create user if not exists homing@'127.0.0.1'")
-            cursor.execute("grant all on homing.* to homing@'127.0.0.1'")
+            cursor.execute("grant all on *.* to homing@'127.0.0.1'")
 
     @staticmethod
     def _program(name: str) -> str:

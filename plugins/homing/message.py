@@ -143,7 +143,7 @@ def _find_fault(value: Any, path: str) -> str | None:
     if value is None or kind is bool or kind is int:
         return None
     if kind is str:
-        return None if _is_unicode(value) else f"{path} holds a lone surrogate, which is no character"
+        return None if is_unicode(value) else f"{path} holds a lone surrogate, which is no character"
     if kind is float:
         return None if math.isfinite(value) else f"{path} is {value}, which JSON does not have"
     if kind is dict:
@@ -163,7 +163,8 @@ def _find_fault(value: Any, path: str) -> str | None:
     return f"{path} is of type {kind.__module__}.{kind.__qualname__}"
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether the text consists of characters only: a lone surrogate is none."""
     if text.isascii():
         return True
     try:

@@ -32,8 +32,10 @@ SUBJECTS = {
     subject.name: subject
     for subject in (
         Subject("memory", lambda request: "memory://", processes=False),
-        Subject("rabbitmq", lambda request: request.getfixturevalue("rabbitmq").url, server="rabbitmq"),
         Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
+        Subject("postgresql", lambda request: str(request.getfixturevalue("postgresql").url), server="postgresql"),
+        Subject("mariadb", lambda request: str(request.getfixturevalue("mariadb").url), server="mariadb"),
+        Subject("rabbitmq", lambda request: str(request.getfixturevalue("rabbitmq").url), server="rabbitmq"),
     )
 }
 

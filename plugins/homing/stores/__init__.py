@@ -14,6 +14,10 @@ _OPENERS = {
     "amqp": "homing.stores.rabbitmq:open_rabbitmq_store",
     "amqps": "homing.stores.rabbitmq:open_rabbitmq_store",
     "memory": "homing.stores.memory:open_memory_store",
+    "mariadb": "homing.stores.sql:open_sql_store",
+    "mysql": "homing.stores.sql:open_sql_store",
+    "postgres": "homing.stores.sql:open_sql_store",
+    "postgresql": "homing.stores.sql:open_sql_store",
     "sqlite": "homing.stores.sql:open_sql_store",
 }
 

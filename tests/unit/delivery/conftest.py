@@ -11,9 +11,16 @@ from homing.ledger import DELIVERED, FAILED, Entry
 FLOWS = ("lake", "crm")
 
 
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with no tables in it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/pipeline.db"
+    return str(request.getfixturevalue(request.param).empty_database())
+
+
 @pytest.fixture
-def stores(tmp_path: Path) -> Iterator[PipelineStores]:
-    database = f"sqlite:///{tmp_path}/pipeline.db"
+def stores(database: str) -> Iterator[PipelineStores]:
     with open_pipeline_stores(f"{database}?store=orders", f"{database}?store=orders_dead") as stores:
         yield stores
 

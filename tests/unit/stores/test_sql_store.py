@@ -237,9 +237,9 @@ def test_the_parts_of_a_batch_are_the_whole_batch(store: SqlStore) -> None:
 
 def test_what_crashed_its_consumer_too_often_is_kept_aside_with_its_reason(store: SqlStore, clock: Clock) -> None:
     store.store("poison", id="p")
-    for _ in range(3):
+    for delivery in range(3):
         assert store.retrieve() is not None
-        clock.advance(31)
+        clock.advance(34 * 2**delivery)
     store.store("good")
 
     message = store.retrieve()

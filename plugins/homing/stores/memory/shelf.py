@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ class Entry:
 
     `message` carries everything but the content, which is kept encoded: nobody can change it from outside.
     `time_next` is when it is due, or when its lease ends. `stamp` counts the changes, so that what the heaps say
-    about an earlier state is recognised as stale.
+    about an earlier state is recognised as stale; `parked` says that it waits for its turn in its session, at `turn`.
+    A lease that ran out leaves its `lock_token` behind.
     """
 
     message: Message
     encoded: Encoded | None
     sequence: int
-    partition: int
+    partition: int | None
     time_created: int
     time_scheduled: int
     time_next: int
@@ -36,6 +38,7 @@ class Entry:
     crashes: int = 0
     stamp: int = 0
     parked: bool = False
+    turn: tuple[int, int] | None = None
     reason: str | None = None
     description: str | None = None
     source: str | None = None
@@ -55,7 +58,7 @@ class Shelf:
         self._ready: list[tuple[int, int, int, int, Entry]] = []
         self._waiting: list[tuple[int, int, int, Entry]] = []
         self._expiring: list[tuple[int, int, int, Entry]] = []
-        self._sessions: dict[str, dict[int, Entry]] = {}
+        self._sessions: dict[str, list[tuple[int, int, Entry]]] = {}
         self._batches: dict[str, dict[str, Entry]] = {}
         self._settled: list[tuple[int, int, int, Entry]] = []
 
@@ -89,7 +92,6 @@ class Shelf:
             if state == ACKNOWLEDGED:
                 heapq.heappush(self._settled, (entry.time_settled, entry.sequence, entry.stamp, entry))
         if state != LEASED:
-            entry.lock_token = None
             self._wake_session(entry)
             self.changed.notify_all()
 
@@ -110,7 +112,7 @@ class Shelf:
 
     def bury(self, entry: Entry, now: int, reason: str, description: str | None, source: str) -> None:
         entry.reason, entry.description, entry.source = reason, description, source
-        entry.time_settled = now
+        entry.time_settled, entry.lock_token = now, None
         self.place(entry, DEAD)
 
     def next_time(self) -> int | None:
@@ -143,7 +145,7 @@ class Shelf:
             entry.parked = entry.parked or entry.stamp == stamp
         return False
 
-    def pop_ready(self, limit: int, partitions: set[int] | None) -> list[Entry]:
+    def pop_ready(self, limit: int, partitions: set[int | None] | None) -> list[Entry]:
         """The next due entries, in order, at most one of each session. The caller leases all of them."""
         found: list[Entry] = []
         passed_by: list[tuple[int, int, int, int, Entry]] = []
@@ -163,11 +165,15 @@ class Shelf:
         return found
 
     def session_head(self, session_id: str, limit: int) -> list[Entry]:
-        """The first available entries of a session, in order; none while somebody holds one of it."""
-        entries = [entry for entry in self._sessions.get(session_id, {}).values() if entry.state != SCHEDULED]
-        if any(entry.state == LEASED for entry in entries):
-            return []
-        return entries[:limit]
+        """The first entries of a session, in order, up to one that is not due; none while somebody holds one."""
+        found = []
+        for *_, entry in self._sessions.get(session_id, [])[:limit]:
+            if entry.state == LEASED:
+                return []
+            if entry.state != AVAILABLE:
+                break
+            found.append(entry)
+        return found
 
     def _make_ready(self, entry: Entry) -> None:
         heapq.heappush(self._ready, (entry.message.priority, entry.time_next, entry.sequence, entry.stamp, entry))
@@ -179,41 +185,32 @@ class Shelf:
 
     def _may_go(self, entry: Entry) -> bool:
         """Whether this is the first of its session; true without a session."""
-        if entry.session_id is None:
-            return True
-        waiting = self._sessions[entry.session_id].values()
-        return next(other for other in waiting if other.state != SCHEDULED) is entry
+        return entry.session_id is None or self._sessions[entry.session_id][0][-1] is entry
 
     def _join_session(self, entry: Entry) -> None:
         if entry.session_id is None:
             return
-        session = self._sessions.setdefault(entry.session_id, {})
-        if entry.sequence in session:
-            return
-        late = bool(session) and next(reversed(session)) > entry.sequence
-        session[entry.sequence] = entry
-        if late:  # it was set aside and has come back: into its old place
-            self._sessions[entry.session_id] = dict(sorted(session.items()))
+        self._leave_session(entry)
+        entry.turn = (entry.time_scheduled, entry.sequence)
+        bisect.insort(self._sessions.setdefault(entry.session_id, []), (*entry.turn, entry))
 
     def _leave_session(self, entry: Entry) -> None:
-        if entry.session_id is None:
+        if entry.session_id is None or entry.turn is None:
             return
-        session = self._sessions.get(entry.session_id, {})
-        session.pop(entry.sequence, None)
+        session = self._sessions[entry.session_id]
+        del session[bisect.bisect_left(session, (*entry.turn,))]
+        entry.turn = None
         if not session:
-            self._sessions.pop(entry.session_id, None)
+            del self._sessions[entry.session_id]
 
     def _wake_session(self, entry: Entry) -> None:
-        """The session has another first message: it may have been waiting for its turn."""
-        if entry.session_id is None:
-            return
-        for other in self._sessions.get(entry.session_id, {}).values():
-            if other.state != SCHEDULED:
-                if other.parked:
-                    other.parked = False
-                    other.stamp += 1
-                    self._make_ready(other)
-                return
+        """The session may have another first message, one that has been waiting for its turn."""
+        if entry.session_id in self._sessions:
+            first = self._sessions[entry.session_id][0][-1]
+            if first.parked:
+                first.parked = False
+                first.stamp += 1
+                self._make_ready(first)
 
     # -- batches -----------------------------------------------------------------------------------------------
 

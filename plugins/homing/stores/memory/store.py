@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 import uuid
 import zlib
@@ -13,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Lock
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from homing import message as m
 from homing import store as contract
@@ -27,10 +25,10 @@ from homing.errors import (
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.incoming import as_message
+from homing.stores.memory.options import Options, parse_url
 from homing.stores.memory.shelf import Entry, Shelf
 
 _NANOSECONDS = 1_000_000_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _JITTER = random.Random()  # noqa: S311
 
 _SHELVES: dict[str, Shelf] = {}
@@ -42,47 +40,21 @@ def open_memory_store(url: str) -> MemoryStore:
 
     Every store opened under one name in one process is the same store.
     """
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    names = {name for name in (parts.netloc + parts.path, options.pop("store", "")) if name}
-    name = names.pop() if len(names) == 1 else ""
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError("a memory store is named once, in letters, digits, _ . and -, such as memory://orders")
-    known = {"ack_wait": float, "max_ack_wait": float, "max_deliveries": int, "purge_after": float, "partitions": int}
-    for key in options:
-        if key not in known:
-            raise ConfigurationError(f"a memory store has no option {key!r}; it has: {', '.join(known)}")
-    return MemoryStore(name, **{key: _positive(key, text, known[key]) for key, text in options.items()})
+    return MemoryStore(*parse_url(url))
 
 
 class MemoryStore(Store):
     """Messages in memory: thread-safe, leased, fenced; gone when the process ends, shared within it by `name`.
 
-    A lease lasts `ack_wait` seconds, doubled with each delivery up to `max_ack_wait`, unless the claim says
-    otherwise. A message whose lease ran out `max_deliveries` times is kept aside as dead. Acknowledged messages are
-    remembered, without their content, for `purge_after` seconds: that is the window of duplicate detection.
-    `clock` gives nanoseconds since 1970.
+    Acknowledged messages are remembered without their content: that is what duplicates are known by. `clock` gives
+    nanoseconds since 1970.
     """
 
     features = contract.STORE_FEATURES["memory"]
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        ack_wait: float = 30.0,
-        max_ack_wait: float = 600.0,
-        max_deliveries: int = 5,
-        purge_after: float = 3600.0,
-        partitions: int = 16,
-        clock: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, name: str, options: Options | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
         self.name = name
-        self._ack_wait = ack_wait
-        self._max_ack_wait = max(ack_wait, max_ack_wait)
-        self._max_deliveries = max_deliveries
-        self._purge_after = purge_after
-        self._partitions = partitions
+        self._options = options or Options()
         self._clock = clock
         self._in_flight: dict[str, str] = {}
         with _SHELVES_LOCK:
@@ -120,9 +92,10 @@ class MemoryStore(Store):
         messages = [as_message(item) for item in contents]
         ready = [(message, m.encode(message.content), _copied_headers(message)) for message in messages]
         with self._now() as now:
-            self._shelf.forget_settled(now - _span(self._purge_after))
+            if self._options.purge_after:
+                self._shelf.forget_settled(now - _span(self._options.purge_after))
             for message, encoded, headers in ready:
-                if message.id not in self._shelf.entries:
+                if not self._knows(message.id, now):
                     self._shelf.add(self._new_entry(replace(message, content=None, headers=headers), encoded, now))
         return [message.id for message in messages]
 
@@ -136,9 +109,9 @@ class MemoryStore(Store):
         partitions: Collection[int] | None = None,
     ) -> list[Message]:
         _refuse_lease(limit, lease)
+        share = self._share(partitions)
         with self._now() as now:
-            batch_id = batch_id or str(uuid.uuid4())
-            entries = self._shelf.batch(batch_id)
+            entries = None if batch_id is None else self._shelf.batch(batch_id)
             if entries is not None:
                 return self._lease_again(entries, batch_id, lease, now)
             claimed: list[Message] = []
@@ -146,7 +119,7 @@ class MemoryStore(Store):
                 if session_id is not None:
                     entries = self._shelf.session_head(session_id, limit)
                 else:
-                    entries = self._shelf.pop_ready(limit, None if partitions is None else set(partitions))
+                    entries = self._shelf.pop_ready(limit, share)
                 if not entries:
                     return []
                 claimed = self._lease(entries, batch_id, str(uuid.uuid4()), lease, now)
@@ -161,6 +134,8 @@ class MemoryStore(Store):
             raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
         with self._now() as now:
             held = [self._held(*self._claimed_as(message)) for message in messages]
+            if len(set(map(id, held))) < len(held):
+                raise NotInFlightError(f"a message can be settled once only, not twice in {len(held)}")
             for entry, outcome in zip(held, outcomes, strict=True):
                 self._settle_one(entry, outcome, now)
 
@@ -193,6 +168,7 @@ class MemoryStore(Store):
         with self._now():
             entry = self._held(*self._claimed_as(message))
             self._shelf.leave_batch(entry)
+            entry.lock_token = None
             self._shelf.place(entry, DEFERRED)
             self._in_flight.pop(entry.message.id, None)
 
@@ -201,7 +177,7 @@ class MemoryStore(Store):
         with self._now() as now:
             found = [self._shelf.entries[each] for each in ids if each in self._shelf.entries]
             deferred = [entry for entry in found if entry.state == DEFERRED]
-            return self._lease(deferred, str(uuid.uuid4()), str(uuid.uuid4()), lease, now)
+            return self._lease(deferred, None, str(uuid.uuid4()), lease, now)
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         with self._now() as now:
@@ -216,6 +192,7 @@ class MemoryStore(Store):
             changed = [entry for entry in found if entry.state in (AVAILABLE, SCHEDULED)]
             for entry in changed:
                 entry.time_scheduled = entry.time_next = due
+                entry.lock_token = None
                 entry.deliveries = entry.deliveries if delivery_count is None else delivery_count
                 self._shelf.place(entry, SCHEDULED if due > now else AVAILABLE)
             return len(changed)
@@ -265,7 +242,7 @@ class MemoryStore(Store):
         if state not in (ACKNOWLEDGED, DEAD):
             raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r}")
         with self._now() as now:
-            before = now - _span(self._purge_after if older_than is None else older_than)
+            before = now - _span(self._options.purge_after if older_than is None else older_than)
             if state == ACKNOWLEDGED:
                 return self._shelf.forget_settled(before)
             entries = self._shelf.entries.values()
@@ -281,17 +258,16 @@ class MemoryStore(Store):
         """Holds the lock; whatever was due by the time it gives has happened."""
         with self._shelf.changed:
             now = self._clock()
-            self._shelf.advance(now, self._max_deliveries, self.name)
+            self._shelf.advance(now, self._options.max_deliveries, self.name)
             yield now
 
     def _new_entry(self, message: Message, encoded: m.Encoded, now: int) -> Entry:
         due = now if message.scheduled_at is None else _nanoseconds(message.scheduled_at)
-        key = message.partition_key or message.session_id or message.id
         return Entry(
             message,
             encoded,
             self._shelf.next_sequence(),
-            zlib.crc32(key.encode()) % self._partitions,
+            self._partition(message),
             time_created=now,
             time_scheduled=due,
             time_next=due,
@@ -302,15 +278,41 @@ class MemoryStore(Store):
             source=message.dead_letter_source,
         )
 
+    def _knows(self, message_id: str, now: int) -> bool:
+        """Whether a message of this id is here; one finished and stored before the window is forgotten."""
+        entry, window = self._shelf.entries.get(message_id), self._options.duplicate_window
+        if entry is None or not window or entry.state != ACKNOWLEDGED or entry.time_created >= now - _span(window):
+            return entry is not None
+        self._shelf.remove(entry)
+        return False
+
+    def _partition(self, message: Message) -> int | None:
+        if not self._options.partitions:
+            return None
+        key = message.partition_key or message.session_id or message.id
+        return zlib.crc32(key.encode()) % self._options.partitions
+
+    def _share(self, partitions: Collection[int] | None) -> set[int | None] | None:
+        if partitions is None:
+            return None
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
+            )
+        return {*partitions, None}
+
     def _lease(
-        self, entries: Sequence[Entry], batch_id: str, token: str, lease: float | None, now: int
+        self, entries: Sequence[Entry], batch_id: str | None, token: str, lease: float | None, now: int
     ) -> list[Message]:
         claimed = []
         for entry in entries:
             entry.deliveries += entry.lock_token != token
-            entry.time_next = now + _span(self._own_lease(entry.deliveries) if lease is None else lease)
+            seconds = self._doubled(self._options.ack_wait, entry.deliveries) if lease is None else lease
+            entry.time_next = now + _span(seconds)
             entry.lock_token = token
-            self._shelf.join_batch(entry, batch_id)
+            if batch_id is not None:
+                self._shelf.join_batch(entry, batch_id)
             self._shelf.place(entry, LEASED)
             try:
                 claimed.append(self._message(entry))
@@ -319,15 +321,16 @@ class MemoryStore(Store):
         self._in_flight.update((message.id, token) for message in claimed)
         return claimed
 
-    def _lease_again(self, entries: list[Entry], batch_id: str, lease: float | None, now: int) -> list[Message]:
+    def _lease_again(self, entries: list[Entry], batch_id: str | None, lease: float | None, now: int) -> list[Message]:
         """What is left of a batch, under the lease it has, or a new one where that ran out."""
-        live = {entry.lock_token for entry in entries if entry.lock_token is not None}
+        live = {entry.lock_token for entry in entries if entry.state == LEASED}
         token = live.pop() if len(live) == 1 else None
         return self._lease(entries, batch_id, token or str(uuid.uuid4()), lease, now)
 
-    def _own_lease(self, deliveries: int) -> float:
-        doubled = min(self._ack_wait * 2.0 ** min(deliveries - 1, 60), self._max_ack_wait)
-        return doubled if deliveries == 1 else min(doubled * _JITTER.uniform(0.9, 1.1), self._max_ack_wait)
+    def _doubled(self, seconds: float, deliveries: int) -> float:
+        cap = max(seconds, self._options.max_ack_wait)
+        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), cap)
+        return doubled if deliveries == 1 else doubled * (1 + _JITTER.random() * self._options.jitter)
 
     def _claimed_as(self, message: str | Message) -> tuple[str, str | None]:
         if isinstance(message, Message):
@@ -341,21 +344,24 @@ class MemoryStore(Store):
             raise NotInFlightError(
                 f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
             )
-        if entry is None or entry.state not in (LEASED, AVAILABLE):
+        if entry is None or entry.lock_token is None:
             raise NotInFlightError(f"message {message_id} in store {self.name!r} is unknown or already finished")
-        if entry.lock_token != token:
+        if entry.lock_token != token or entry.state != LEASED:
             raise LeaseLostError(
                 f"the lease on message {message_id} in store {self.name!r} ran out or passed to another consumer"
             )
         return entry
 
     def _settle_one(self, entry: Entry, success: bool, now: int) -> None:
+        entry.lock_token = None
         if success:
             entry.encoded, entry.time_settled = None, now
+            self._shelf.place(entry, ACKNOWLEDGED)
         else:
-            entry.time_next = now
+            backoff = self._options.backoff
+            entry.time_next = now + _span(self._doubled(backoff, entry.deliveries) if backoff else 0)
             self._shelf.leave_batch(entry)
-        self._shelf.place(entry, ACKNOWLEDGED if success else AVAILABLE)
+            self._shelf.place(entry, SCHEDULED if entry.time_next > now else AVAILABLE)
         self._in_flight.pop(entry.message.id, None)
 
     def _message(self, entry: Entry, raw: bool = False) -> Message:
@@ -365,7 +371,7 @@ class MemoryStore(Store):
             content=_content(entry, raw),
             headers=_copied_headers(entry.message),
             sequence_number=entry.sequence,
-            lock_token=entry.lock_token,
+            lock_token=entry.lock_token if entry.state == LEASED else None,
             delivery_count=entry.deliveries,
             enqueued_at=_datetime(entry.time_created),
             scheduled_at=None if scheduled is None else _datetime(scheduled),
@@ -414,13 +420,3 @@ def _datetime(value: int) -> datetime:
 
 def _span(seconds: float) -> int:
     return int(seconds * _NANOSECONDS)
-
-
-def _positive(key: str, text: str, kind: type) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = 0
-    if value <= 0:
-        raise ConfigurationError(f"the store option {key} is a positive number, not {text!r}")
-    return value

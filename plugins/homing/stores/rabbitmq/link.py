@@ -22,6 +22,8 @@ from homing.errors import ConfigurationError, StoreUnavailableError
 log = logging.getLogger(__name__)
 
 _PRECONDITION_FAILED = 406
+_FAREWELL = 2.0  # seconds for the broker to answer when we leave
+_LAST_ROUNDS = 3
 
 
 class Link:
@@ -116,18 +118,7 @@ class Link:
         self._loop.process_timeouts()
 
     def close(self) -> None:
-        """Ends the connection in good order, where it still answers."""
-        if self.is_open:
-            closed: list[Any] = []
-            self._connection.add_on_close_callback(lambda *_: closed.append(True))
-            self._connection.close()
-            try:
-                self._channel = None
-                while not closed and self._failure is None:
-                    self._loop.poll()
-                    self._loop.process_timeouts()
-            except (exceptions.AMQPError, OSError) as error:
-                log.debug("store %r: the connection ended with %r", self._name, error)
+        """Ends the connection in good order, where it still answers; what was written before is sent."""
         self._discard()
 
     def _on_lost(self, _source: Any, reason: BaseException) -> None:
@@ -146,17 +137,20 @@ class Link:
         raise StoreUnavailableError(f"store {self._name!r}: RabbitMQ on {where} cannot be used: {detail}") from reason
 
     def _discard(self) -> None:
-        """Forgets the connection, whatever state it is in; the broker notices by itself."""
+        """Leaves the connection, whatever state it is in; a broker that does not answer notices by itself."""
         connection, loop = self._connection, self._loop
         self._connection = self._channel = self._loop = None
         self._failure = None
+        if loop is None:
+            return
         if connection is not None and connection.is_open:
             connection.close()
-            deadline = time.monotonic() + 1
-            while not connection.is_closed and time.monotonic() < deadline:
-                loop.call_later(0.05, lambda: None)
-                loop.poll()
-                loop.process_timeouts()
-        if loop is not None:
-            loop.deactivate_poller()
-            loop.close()
+        deadline, rounds = time.monotonic() + _FAREWELL, 0
+        # Once it is closed, pika needs a few rounds more to let go of the socket.
+        while rounds < _LAST_ROUNDS and time.monotonic() < deadline:
+            rounds += connection is None or connection.is_closed
+            loop.call_later(0 if rounds else 0.05, lambda: None)
+            loop.poll()
+            loop.process_timeouts()
+        loop.deactivate_poller()
+        loop.close()

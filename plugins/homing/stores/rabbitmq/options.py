@@ -38,9 +38,9 @@ class Options:
     queue_type: str = QUORUM
     prefetch: int = 1
     ack_wait: float = 30.0
-    max_ack_wait: float = 600.0
+    max_ack_wait: float = 3600.0
     max_deliveries: int = 5
-    retry_wait: float = 0.0
+    backoff: float = 0.0
     timeout: float = 30.0
 
 
@@ -67,7 +67,7 @@ def _options(given: dict[str, str]) -> Options:
         "ack_wait": _seconds,
         "max_ack_wait": _seconds,
         "max_deliveries": _count,
-        "retry_wait": _seconds,
+        "backoff": _seconds,
         "timeout": _seconds,
     }
     name = given.pop("store", Options.name)

@@ -45,7 +45,7 @@ class RabbitStore(Store):
     raises LeaseLostError. Acknowledgements are not answered by the broker; one that was on its way when the
     connection broke may have been lost, and the message comes again. With `prefetch` above 1 they are sent in groups.
 
-    Releasing stores the message anew at the end of the queue, after `retry_wait` seconds where that is set, and then
+    Releasing stores the message anew at the end of the queue, after `backoff` seconds where that is set, and then
     acknowledges the old one; dead-lettering does the same into the queue `<store>.dead`, which can be opened as a
     store of that name. Between the two steps a crash leaves two, never none.
     """
@@ -200,10 +200,10 @@ class RabbitStore(Store):
         deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
-        if not self._options.retry_wait:
+        if not self._options.backoff:
             return parcel
         now = time.time()
-        return envelope.delayed(parcel, self.name, now + self._doubled(self._options.retry_wait, deliveries), now)
+        return envelope.delayed(parcel, self.name, now + self._doubled(self._options.backoff, deliveries), now)
 
     def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
         deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -12,70 +14,154 @@ from sqlalchemy import Table
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from homing.errors import StoreError, StoreUnavailableError
-from homing.stores.sql import schema
+from homing.errors import MissingExtraError, StoreError, StoreUnavailableError
+from homing.stores.sql import upgrade
+from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
+from homing.stores.sql.schema import NowInNanoseconds
 
 NANOSECONDS = 1_000_000_000
-IN_CHUNK = 500  # ids in one IN (...): databases limit the number of parameters
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _READING = "homing_reading"
 _BUSY_TIMEOUT = 30.0  # seconds a writer waits for another process's transaction
+_TRIES = 5  # of a transaction that the database itself asks to do again
+# Smaller differences between the database's clock and ours are left alone: measuring them is not exact either.
+_TOLERATED_SKEW = NANOSECONDS // 20
+
+# What databases say when two transactions wait for each other, or one was overtaken.
+_AGAIN = {"40P01", "40001", "1213", "1020"}
 
 
 class Database:
     """One database as one store sees it: transactions that write, transactions that read, the schema made once."""
 
-    def __init__(self, url: URL, name: str) -> None:
+    def __init__(self, url: URL, name: str, clock: Callable[[], int] | None = None) -> None:
+        url = with_driver(url)
         self._engine = _make_engine(url)
         self._reader = self._engine.execution_options(**{_READING: True})
         self._name = name
         self._missing: list[Table] = []
+        self._lock = threading.Lock()
+        self._clock = clock or time.time_ns
+        # An injected clock is the only clock, and SQLite's is that of this machine.
+        self._measures = clock is None and url.get_backend_name() != "sqlite"
+        self._skew = 0
+        self.dialect: Dialect = DIALECTS[url.get_backend_name()]
+
+    def now(self) -> int:
+        """The time all consumers of this database agree on: the database's own, where it is another machine's."""
+        return self._clock() + self._skew
+
+    def measure_clock(self, connection: Connection) -> None:
+        """Compares the database's clock with this machine's."""
+        if not self._measures:
+            return
+        before = self._clock()
+        theirs = int(connection.execute(sqlalchemy.select(NowInNanoseconds())).scalar_one())
+        skew = theirs - (before + self._clock()) // 2
+        self._skew = skew if abs(skew) > _TOLERATED_SKEW else 0
 
     def require(self, *tables: Table) -> None:
         """These tables are made, where they are missing, before the next transaction."""
         self._missing.extend(tables)
 
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A transaction that writes: committed at the end of the block, or nothing of it happened."""
-        with self._translated("write to"):
+    def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Runs `work` in a transaction: committed when it returns, or nothing of it happened.
+
+        `work` may run again: after a deadlock, or once when the connection turned out to be lost before the commit.
+        """
+        with self.translated("write to"):
             self._make_schema()
-            with self._engine.begin() as connection:
-                yield connection
+            for attempt in range(_TRIES):
+                ready_to_commit = False
+                try:
+                    with self._engine.begin() as connection:
+                        result = work(connection)
+                        ready_to_commit = True
+                except DBAPIError as error:
+                    lost = error.connection_invalidated and not ready_to_commit and attempt == 0
+                    if attempt + 1 == _TRIES or not (lost or _asks_again(error)):
+                        raise
+                    time.sleep(0 if lost else 0.001 * 2**attempt)
+                else:
+                    return result
+        raise AssertionError("the last try returns or raises")
+
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Runs `work` in a transaction that only reads and holds nobody up."""
+        with self.translated("read from"):
+            self._make_schema()
+            try:
+                with self._reader.begin() as connection:
+                    return work(connection)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+            with self._reader.begin() as connection:
+                return work(connection)
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A transaction that only reads and holds nobody up."""
-        with self._translated("read from"):
-            self._make_schema()
-            with self._reader.begin() as connection:
+    def within(self, transaction: Any) -> Iterator[Connection]:
+        """The caller's own transaction: a SQLAlchemy Connection or Session. What fails inside undoes only itself."""
+        connection = transaction if isinstance(transaction, Connection) else transaction.connection()
+        with self.translated("write to"):
+            if not self.dialect.locks_rows and self._missing:
+                # The caller may have the database for himself: anybody else would wait for him in vain.
+                upgrade.bring_up(connection, self.dialect, list(self._missing))
+            else:
+                self._make_schema()
+            with connection.begin_nested():
                 yield connection
+
+    def connect_driver(self) -> Any:
+        """A connection of the driver's own kind, outside the pool; whoever asked closes it."""
+        with self.translated("listen to"):
+            pooled = self._engine.raw_connection()
+            pooled.detach()
+            return pooled.driver_connection
 
     def close(self) -> None:
         self._engine.dispose()
 
     def _make_schema(self) -> None:
-        missing = list(self._missing)
-        if not missing:
+        if not self._missing:
             return
-        with self._engine.begin() as connection:
+        with self._lock:
+            missing = list(self._missing)
+            with self._reader.begin() as connection:
+                outdated = [table for table in missing if not upgrade.is_current(connection, table)]
+            if outdated:
+                with self._engine.begin() as connection:
+                    upgrade.bring_up(connection, self.dialect, outdated)
+            # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
             for table in missing:
-                schema.create(connection, table)
-        # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
-        for table in missing:
-            if table in self._missing:
                 self._missing.remove(table)
 
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
+    def translated(self, doing: str) -> Iterator[None]:
+        """The database's errors, in our words."""
         try:
             yield
         except (OperationalError, InterfaceError) as error:
             raise StoreUnavailableError(f"cannot {doing} store {self._name!r}: {_cause(error)}") from error
         except SQLAlchemyError as error:
             raise StoreError(f"cannot {doing} store {self._name!r}: {_cause(error)}") from error
+
+
+@contextmanager
+def driver_errors(connection: Connection) -> Iterator[None]:
+    """Turns errors of the driver, when it is used directly, into what SQLAlchemy makes of them."""
+    base = connection.dialect.loaded_dbapi.Error
+    try:
+        yield
+    except base as error:
+        lost = connection.dialect.is_disconnect(error, None, None)
+        wrapped = DBAPIError.instance(None, None, error, base, connection_invalidated=lost)
+        if lost:
+            connection.invalidate(error)
+        raise wrapped from error
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -90,19 +176,47 @@ def _cause(error: SQLAlchemyError) -> str:
     return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__
 
 
+def _asks_again(error: DBAPIError) -> bool:
+    code = getattr(error.orig, "sqlstate", None) or (error.orig.args[0] if error.orig and error.orig.args else None)
+    return str(code) in _AGAIN
+
+
 def _make_engine(url: URL) -> Engine:
+    backend = url.get_backend_name()
     # Parameters are payloads: they must not reach a log through an error text.
-    engine = sqlalchemy.create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT}, hide_parameters=True)
-    sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
-    sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
+    options: dict[str, Any] = {"hide_parameters": True}
+    if backend == "sqlite":
+        options["connect_args"] = {"timeout": _BUSY_TIMEOUT}
+    else:
+        # Anything stricter locks gaps between rows, and consumers would wait for each other.
+        options["isolation_level"] = "READ COMMITTED"
+    if backend == "mysql":
+        options["connect_args"] = {"charset": "utf8mb4"}
+    try:
+        engine = sqlalchemy.create_engine(url, **options)
+    except ImportError as error:
+        raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
+    if backend == "sqlite":
+        sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
+        sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
+    elif backend == "mysql":
+        sqlalchemy.event.listen(engine, "connect", _set_up_mysql)
     return engine
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions are begun below, not guessed by the driver
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _set_up_mysql(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    # What does not fit is an error, not cut to size; times by the database's clock are in UTC.
+    cursor.execute("SET SESSION sql_mode = 'TRADITIONAL', SESSION time_zone = '+00:00'")
     cursor.close()
 
 

@@ -1,29 +1,48 @@
 """The tables. One message table per store, with Vitess's column names, so that its SQL recipes work on it:
 
     insert into homing_orders (id, message) values ('1', 'hello world')
+    insert into homing_orders (id, message, time_scheduled) values ('1', 'hello world', :future_time)
     update homing_orders set time_acked = :now, time_next = null where id in (...) and time_acked is null
     update homing_orders set time_next = :when, epoch = :epoch where id in (...) and time_acked is null
 
 All times are Unix nanoseconds. `time_next` says everything about when a message may be handed out: the time it is due,
-or the end of its lease while `lock_token` is set; NULL once it is acknowledged, dead or deferred.
+or the end of its lease while `lock_token` is set; NULL once it is acknowledged, dead or deferred; 0, which only plain
+SQL leaves there, for "at time_scheduled".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
-from sqlalchemy.engine import Connection
+from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 # SQLite counts its own rows only in a column that is exactly INTEGER.
 _SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
+# MySQL's TEXT ends at 64 KiB.
+_LONG = Text().with_variant(LONGTEXT, "mysql", "mariadb")
+
+#: Types an application may give to columns of its own, by the names it uses for them.
+COLUMN_TYPES: Mapping[str, TypeEngine[Any]] = {"text": String(255), "bigint": BigInteger()}
+
+
+class Key(String):
+    """Text compared by its characters: MySQL would take 'a', 'A' and 'a ' for one and the same."""
+
+
+@compiles(Key, "mysql", "mariadb")
+def _mysql_key(element: Key, compiler: Any, **_options: Any) -> str:
+    collation = "utf8mb4_nopad_bin" if compiler.dialect.is_mariadb else "utf8mb4_0900_bin"
+    return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
 
 
 class NowInNanoseconds(FunctionElement[int]):
-    """The database's clock as Unix nanoseconds: what a row inserted by plain SQL gets for its times."""
+    """The database's clock as Unix nanoseconds."""
 
     type = BigInteger()
     inherit_cache = True
@@ -34,74 +53,101 @@ def _sqlite_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> 
     return "(CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000000)"
 
 
-def create(connection: Connection, table: Table) -> None:
-    """Makes the table and its indexes where they are missing. Safe when two processes start at once."""
-    connection.execute(CreateTable(table, if_not_exists=True))
-    for index in table.indexes:
-        connection.execute(CreateIndex(index, if_not_exists=True))
+@compiles(NowInNanoseconds, "postgresql")
+def _postgresql_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> str:
+    return "((extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000)"
 
 
-def messages_table(store: str) -> Table:
-    """The messages of one store."""
-    prefix = f"homing_{store}"
+@compiles(NowInNanoseconds, "mysql", "mariadb")
+def _mysql_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> str:
+    return "(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) * 1000)"
+
+
+_OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "sqlite_autoincrement": True}
+
+
+def table_name(store: str) -> str:
+    """The message table of a store."""
+    return f"homing_{store}"
+
+
+def messages_table(store: str, columns: Mapping[str, str] | None = None, *, partitioned: bool = False) -> Table:
+    """The messages of one store; `columns` are the application's own, name to type (see COLUMN_TYPES)."""
     table = Table(
-        prefix,
+        table_name(store),
         MetaData(),
         Column("sequence", _SEQUENCE, primary_key=True, autoincrement=True),
-        Column("id", String(255), nullable=False, unique=True),
+        Column("id", Key(255), nullable=False, unique=True),
         Column("priority", Integer, nullable=False, server_default="0"),
         Column("time_scheduled", BigInteger, nullable=False, server_default=NowInNanoseconds()),
-        Column("time_next", BigInteger, server_default=NowInNanoseconds()),
+        Column("time_next", BigInteger, server_default="0"),
         Column("epoch", Integer, nullable=False, server_default="0"),
         Column("time_created", BigInteger, nullable=False, server_default=NowInNanoseconds()),
         Column("time_acked", BigInteger),
-        Column("message", Text, nullable=False),
+        Column("message", _LONG, nullable=False),
         Column("encoding", String(8), nullable=False, server_default="text"),
         Column("content_type", String(255)),
-        Column("headers", Text),
+        Column("headers", _LONG),
         Column("correlation_id", String(255)),
-        Column("session_id", String(255)),
+        Column("session_id", Key(255)),
         Column("partition_key", String(255)),
         Column("subject", String(255)),
         Column("recipient", String(255)),
         Column("reply_to", String(255)),
         Column("time_to_live", BigInteger),
         Column("lock_token", String(36)),
-        Column("batch_id", String(255)),
+        Column("batch_id", Key(255)),
         Column("crashes", Integer, nullable=False, server_default="0"),
         Column("time_dead", BigInteger),
-        Column("dead_letter_reason", Text),
-        Column("dead_letter_description", Text),
+        Column("dead_letter_reason", _LONG),
+        Column("dead_letter_description", _LONG),
         Column("dead_letter_source", String(255)),
-        sqlite_autoincrement=True,
+        # Version 2.
+        Column("bucket", Integer),
+        *(Column(name, COLUMN_TYPES[kind]) for name, kind in (columns or {}).items()),
+        **_OPTIONS,
     )
-    due = table.c.time_next.is_not(None)
-    Index(f"{prefix}__due", table.c.priority, table.c.time_next, table.c.sequence, sqlite_where=due)
-    Index(f"{prefix}__batch", table.c.batch_id, table.c.sequence, sqlite_where=table.c.batch_id.is_not(None))
-    Index(f"{prefix}__dead", table.c.time_dead, sqlite_where=table.c.time_dead.is_not(None))
+    _index_messages(table, partitioned)
     return table
+
+
+def _index_messages(table: Table, partitioned: bool) -> None:
+    c = table.c
+    waiting = c.time_next.is_not(None)
+    _index("due", (c.priority, c.time_next, c.sequence), waiting)
+    _index("batch", (c.batch_id, c.sequence), c.batch_id.is_not(None))
+    _index("dead", (c.time_dead,), c.time_dead.is_not(None))
+    _index("session", (c.session_id, c.time_scheduled, c.sequence), c.session_id.is_not(None) & waiting)
+    if partitioned:
+        _index("bucket", (c.bucket, c.priority, c.time_next, c.sequence), waiting)
+
+
+def _index(name: str, columns: Sequence[Column[Any]], where: ColumnElement[bool]) -> None:
+    """An index of the rows that matter, where the database can leave out the others: finished messages cost nothing."""
+    Index(f"{columns[0].table.name}__{name}", *columns, sqlite_where=where, postgresql_where=where)
 
 
 def ledger_table(store: str) -> Table:
     """One row per (message, flow)."""
-    prefix = f"homing_{store}"
+    prefix = table_name(store)
     table = Table(
         f"{prefix}__ledger",
         MetaData(),
-        Column("message_id", String(255), primary_key=True),
+        Column("message_id", Key(255), primary_key=True),
         # The destination flow, or "" for the source flow. A flow behind a router delivers to one of several
         # destinations: `destination` says to which.
-        Column("flow", String(255), primary_key=True),
+        Column("flow", Key(255), primary_key=True),
         Column("destination", String(255), nullable=False),
         Column("state", String(16), nullable=False),
         Column("attempts", Integer, nullable=False),
         Column("deliveries", Integer, nullable=False),
-        Column("result", Text),
-        Column("error", Text),
-        Column("snapshot", Text),
-        Column("batch_id", String(255), nullable=False),
-        Column("run_id", String(255), nullable=False),
+        Column("result", _LONG),
+        Column("error", _LONG),
+        Column("snapshot", _LONG),
+        Column("batch_id", Key(255), nullable=False),
+        Column("run_id", Key(255), nullable=False),
         Column("time_recorded", BigInteger, nullable=False),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
     )
     Index(f"{prefix}__ledger_batch", table.c.batch_id, table.c.state)
     return table
@@ -110,10 +156,26 @@ def ledger_table(store: str) -> Table:
 def steps_table(store: str) -> Table:
     """Who may write for a step of a run, and until when."""
     return Table(
-        f"homing_{store}__steps",
+        f"{table_name(store)}__steps",
         MetaData(),
-        Column("run_id", String(255), primary_key=True),
-        Column("step", String(255), primary_key=True),
+        Column("run_id", Key(255), primary_key=True),
+        Column("step", Key(255), primary_key=True),
         Column("owner", String(36), nullable=False),
         Column("time_expires", BigInteger, nullable=False),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
+    )
+
+
+def registry_table() -> Table:
+    """Every table of ours in this database: the version of its schema, and its store's shared properties.
+
+    No store can be called so: the names of stores have no double underscore.
+    """
+    return Table(
+        "homing__tables",
+        MetaData(),
+        Column("name", Key(255), primary_key=True),
+        Column("version", Integer, nullable=False),
+        Column("properties", _LONG),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
     )

@@ -2,78 +2,85 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, UnreadableMessageError
-from homing.message import STATES, Headers, Message
+from homing.message import ACKNOWLEDGED, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
-from homing.stores.sql.database import IN_CHUNK, NANOSECONDS, Database, chunks
+from homing.stores.sql.batches import Batches
+from homing.stores.sql.claims import Claimed, Claims, Wanted
+from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.insert import Inserts
 from homing.stores.sql.ledger import SqlLedger
-from homing.stores.sql.schema import messages_table
+from homing.stores.sql.properties import OPTION_NAMES, LiveProperties, Options, Properties, RateLimit, read_options
+from homing.stores.sql.schema import messages_table, registry_table
+from homing.stores.sql.settlements import Held, Settlements, held
+from homing.stores.sql.views import Views
+from homing.stores.sql.wake_up import WakeUp
 
-_NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
+_PURGE_EVERY = 60.0  # seconds
 
 
 def open_sql_store(url: str) -> SqlStore:
-    """Opens `sqlite:///path?store=name&ack_wait=30&max_deliveries=5`; raises ConfigurationError for a bad option."""
+    """Opens `sqlite:///path?store=name&ack_wait=30`, likewise postgresql:// and mysql://; see docs/stores.md.
+
+    Raises ConfigurationError for a bad option, MissingExtraError when the database's driver is not installed.
+    """
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from error
-    options = dict(parsed.query)
-    name = options.pop("store", "messages")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"a store name is lower-case words joined by single _, at most 40 long; not {name!r}")
-    return SqlStore(
-        parsed.difference_update_query(["store", "ack_wait", "max_deliveries"]),
-        name,
-        ack_wait=_positive(options, "ack_wait", 30.0, float),
-        max_deliveries=_positive(options, "max_deliveries", 5, int),
-    )
+    options = read_options(parsed.query)
+    return SqlStore(parsed.difference_update_query(OPTION_NAMES), options.name, options=options)
 
 
 class SqlStore(Store):
     """Messages in a SQL table.
 
-    A lease lasts `ack_wait` seconds unless the claim says otherwise. A message whose lease ran out `max_deliveries`
-    times has crashed its consumer that often: claiming it once more keeps it aside as dead, with that reason.
+    What it does is parted among objects that share the table: `Inserts`, `Claims`, `Settlements`, `Views`, `Batches`.
     """
 
-    features = frozenset(
-        {contract.BULK, contract.CLAIM, contract.COUNT, contract.RENEW, contract.DEAD_LETTER, contract.LEDGER}
-    )
+    features = contract.STORE_FEATURES["sql"]
 
     def __init__(
         self,
         url: URL,
         name: str,
         *,
-        ack_wait: float = 30.0,
-        max_deliveries: int = 5,
-        clock: Callable[[], int] = time.time_ns,
+        options: Options | None = None,
+        clock: Callable[[], int] | None = None,
+        **properties: Any,
     ) -> None:
+        options = options or Options()
         self.name = name
         self._url = url
-        self._ack_wait = ack_wait
-        self._max_deliveries = max_deliveries
+        self._options = replace(options, name=name, properties=options.properties.changed(properties))
         self._clock = clock
-        self._table = messages_table(name)
-        self._database = Database(url, name)
+        self._table = messages_table(name, options.columns, partitioned=options.partitions > 0)
+        self._database = Database(url, name, clock)
         self._database.require(self._table)
-        self._in_flight: dict[str, str] = {}
+        registry = registry_table()
+        self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
+        self._inserts = Inserts(self._database, self._table, self._table.name)
+        self._claims = Claims(self._database, self._table, name, registry)
+        self._settlements = Settlements(self._database, self._table, name)
+        self._views = Views(self._database, self._table, self._claims)
+        self._batches = Batches(self._database, self._table)
+        self._wake_up = WakeUp(self._database, self._table.name, self._views.next_due)
+        self._rate = RateLimit()
+        self._in_flight: dict[str, Held] = {}
+        self._purged = time.monotonic()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -86,38 +93,36 @@ class SqlStore(Store):
         scheduled_at: datetime | None = None,
         transaction: Any = None,
     ) -> str:
-        message = content if isinstance(content, Message) else Message(id or _new_id(), content, headers=headers or {})
-        if scheduled_at is not None:
-            message = replace(message, scheduled_at=scheduled_at)
+        message = content if isinstance(content, Message) else Message(id or _new_id(), content)
+        given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
+        message = replace(message, **{name: value for name, value in given.items() if value is not None})
         return self.store_many([message], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
-        claimed = self.claim(1, lease=self._ack_wait)
+        claimed = self.claim(1)
         return claimed[0] if claimed else None
 
     def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
-        message_id = message if isinstance(message, str) else message.id
-        token = self._in_flight.get(message_id) if isinstance(message, str) else message.lock_token
-        if token is None:
-            raise NotInFlightError(
-                f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
-            )
-        self._settle([message_id], token, success)
+        self._settle([self._held(message)], [success], transaction)
 
     def close(self) -> None:
+        self._wake_up.close()
         self._database.close()
 
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
-        now = self._clock()
+        now, options = self._database.now(), self._options
         messages = [item if isinstance(item, Message) else Message(_new_id(), item) for item in contents]
-        values = [rows.to_row(message, now) for message in messages]
-        if values:
-            with self._database.writing() as connection:
-                statement = sqlite.insert(self._table).on_conflict_do_nothing(index_elements=["id"])
-                connection.execute(statement, values)
+        shape: dict[str, Any] = {"partitions": options.partitions, "columns": options.column_names}
+        values = [rows.to_row(message, now, **shape) for message in messages]
+        window = self._live.current().duplicate_window if transaction is None else options.properties.duplicate_window
+        if values and transaction is None:
+            self._database.write(lambda connection: self._inserts.insert(connection, values, window))
+        elif values:
+            with self._database.within(transaction) as connection:
+                self._inserts.insert(connection, values, window, own=False)
         return [message.id for message in messages]
 
     def claim(
@@ -129,48 +134,115 @@ class SqlStore(Store):
         session_id: str | None = None,
         partitions: Collection[int] | None = None,
     ) -> list[Message]:
-        lease = self._ack_wait if lease is None else lease
-        held, order = self._claim(limit, batch_id or str(uuid.uuid4()), lease, ids=None)
-        if held is None:
-            return []
-        claimed = []
-        for row in sorted(self.batch_rows(held), key=lambda row: order[row["sequence"]]):
-            try:
-                claimed.append(replace(rows.to_message(row), lock_token=held.lock_token))
-            except UnreadableMessageError as error:
-                self._bury([row["id"]], held.lock_token, "unreadable", str(error))
-        self._in_flight.update((message.id, held.lock_token) for message in claimed)
-        return claimed
+        wanted = Wanted(limit, batch_id, lease, session_id=session_id, partitions=self._share(partitions))
+        return self._hand_out(self._claim(wanted))
 
     def settle(
         self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
     ) -> None:
-        by_token: dict[str, list[str]] = {}
-        for message in messages:
-            by_token.setdefault(message.lock_token or "", []).append(message.id)
-        for token, ids in by_token.items():
-            self._settle(ids, token, bool(success))
+        outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
+        if len(outcomes) != len(messages):
+            raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
+        self._settle([held(message) for message in messages], outcomes, transaction)
+
+    def renew(self, held_: BatchLease | Message | Sequence[Message], lease: float) -> None:
+        if isinstance(held_, BatchLease):
+            if not self._batches.renew(held_, self._database.now() + int(lease * NANOSECONDS)):
+                raise LeaseLostError(f"the lease on batch {held_.batch_id} in store {self.name!r} ran out or was taken")
+            return
+        messages = [held_] if isinstance(held_, Message) else held_
+        self._settlements.apply([([held(message) for message in messages], self._settlements.extend(lease))])
+
+    # -- other ends a message can come to ----------------------------------------------------------------------
+
+    def cancel(self, message_id: str) -> bool:
+        c, now = self._table.c, self._database.now()
+        future = sa.or_(c.time_next > now, (c.time_next == 0) & (c.time_scheduled > now))
+        never = c.lock_token.is_(None) & (c.epoch == 0) & future
+        statement = self._table.delete().where(c.id == message_id, never)
+        return bool(self._database.write(lambda connection: connection.execute(statement).rowcount))
+
+    def defer(self, message: str | Message) -> None:
+        self._settlements.apply([([self._held(message)], self._settlements.put_aside())])
+        self._forget([self._held(message)])
+
+    def receive_deferred(self, ids: Collection[str], *, lease: float | None = None) -> list[Message]:
+        if not ids:
+            return []
+        return self._hand_out(self._claim(Wanted(len(ids), lease=lease, ids=ids, deferred=True)))
+
+    def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
+        who = self._held(message)
+        self._settlements.apply([([who], self._settlements.bury(reason, description))])
+        self._forget([who])
+
+    def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
+        c, when = self._table.c, max(1, rows.to_nanoseconds(at))
+        values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None}
+        if delivery_count is not None:
+            values["epoch"] = delivery_count
+
+        def work(connection: Connection) -> int:
+            changed = 0
+            free = c.time_next.is_not(None) & sa.or_(c.lock_token.is_(None), c.time_next <= self._database.now())
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                where = self._database.dialect.among(c.id, chunk) & free
+                changed += connection.execute(self._table.update().where(where).values(**values)).rowcount
+            return changed
+
+        return self._database.write(work)
+
+    # -- looking, without claiming -----------------------------------------------------------------------------
+
+    def browse(
+        self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
+    ) -> list[Message]:
+        return self._views.browse(limit, state, after, ids)
 
     def count(self) -> dict[str, int]:
-        state = rows.state_of(self._table, self._clock())
-        statement = sa.select(state, sa.func.count()).select_from(self._table).group_by(state)
-        with self._database.reading() as connection:
-            found = {row[0]: row[1] for row in connection.execute(statement)}
-        return {name: found.get(name, 0) for name in STATES}
+        return self._views.count()
 
-    # -- batches, without their contents -----------------------------------------------------------------------
+    def oldest_age(self) -> float | None:
+        return self._views.oldest_age()
 
     def has_due(self) -> bool:
-        """Whether a claim would find anything now. Claims nothing."""
-        statement = sa.select(self._table.c.sequence).where(self._table.c.time_next <= self._clock()).limit(1)
-        with self._database.reading() as connection:
-            return connection.execute(statement).first() is not None
+        """Whether a message can be claimed now, by anybody."""
+        return self._views.has_due()
 
-    def knows_batch(self, batch_id: str) -> bool:
-        """Whether messages were claimed under this batch id, be they finished by now."""
-        statement = sa.select(self._table.c.sequence).where(self._table.c.batch_id == batch_id).limit(1)
-        with self._database.reading() as connection:
-            return connection.execute(statement).first() is not None
+    def wait(self, timeout: float) -> bool:
+        return self._wake_up.wait(timeout, listens=self._url.get_backend_name().startswith("postgres"))
+
+    def present(self, ids: Collection[str]) -> set[str]:
+        """Those of these messages that are here and not acknowledged."""
+        return self._views.present(ids)
+
+    def states(self) -> Iterator[tuple[str, str]]:
+        """(id, state) of every message the store knows, finished ones included, in order."""
+        return self._views.states()
+
+    # -- housekeeping ------------------------------------------------------------------------------------------
+
+    def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
+        return self._views.purge(self._live.current().purge_after if older_than is None else older_than, state)
+
+    def configure(self, **properties: Any) -> Properties:
+        """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
+        return self._live.change(properties)
+
+    @property
+    def properties(self) -> Properties:
+        """How the store behaves now."""
+        return self._live.current()
+
+    def ledger(self) -> SqlLedger:
+        """The delivery ledger kept beside this store."""
+        return SqlLedger(self._database, self.name)
+
+    def sibling(self, name: str) -> SqlStore:
+        """Another store in the same database."""
+        return SqlStore(self._url, name, options=self._options, clock=self._clock)
+
+    # -- batches, without their contents -----------------------------------------------------------------------
 
     def lease_batch(
         self, limit: int, *, batch_id: str, lease: float, ids: Collection[str] | None = None
@@ -180,272 +252,112 @@ class SqlStore(Store):
         With `ids`, claims those of these messages that nobody else holds, dead ones included. What the batch already
         holds is kept, and its lease made to last `lease` seconds from now.
         """
-        return self._claim(limit, batch_id, lease, ids)[0]
+        return self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
 
-    def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
-        """Makes the lease last `lease` seconds from now; raises LeaseLostError when it is somebody else's."""
-        if not isinstance(held, BatchLease):
-            raise self._lacks(contract.RENEW)
-        table, now = self._table, self._clock()
-        statement = (
-            table.update()
-            .where(table.c.batch_id == held.batch_id, table.c.lock_token == held.lock_token)
-            .where(table.c.time_next > now)
-            .values(time_next=now + int(lease * NANOSECONDS))
-        )
-        with self._database.writing() as connection:
-            if not connection.execute(statement).rowcount:
-                raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} ran out or was taken")
+    def knows_batch(self, batch_id: str) -> bool:
+        """Whether messages were claimed under this batch id, be they finished by now."""
+        return self._batches.knows(batch_id)
 
     def held_batch(self, batch_id: str) -> BatchLease | None:
         """The batch's lease as it stands, unless it ran out."""
-        table = self._table
-        statement = (
-            sa.select(sa.func.min(table.c.lock_token), sa.func.count())
-            .where(table.c.batch_id == batch_id, table.c.lock_token.is_not(None))
-            .where(table.c.time_next > self._clock())
-        )
-        with self._database.reading() as connection:
-            token, size = connection.execute(statement).one()
-        return BatchLease(batch_id, token, size) if size else None
+        return self._batches.held(batch_id)
 
     def batch_rows(
         self, held: BatchLease, *, after: int = 0, upto: int | None = None, page: int = 1000
     ) -> Iterator[dict[str, Any]]:
         """The batch's rows as they lie in the table, in order of sequence, page by page; reading changes nothing."""
-        table = self._table
-        where = [table.c.batch_id == held.batch_id, table.c.lock_token == held.lock_token]
-        if upto is not None:
-            where.append(table.c.sequence <= upto)
-        while True:
-            statement = sa.select(table).where(*where, table.c.sequence > after).order_by(table.c.sequence).limit(page)
-            with self._database.reading() as connection:
-                found = connection.execute(statement).mappings().all()
-            yield from (dict(row) for row in found)
-            if len(found) < page:
-                return
-            after = found[-1]["sequence"]
+        return self._batches.rows(held, after, upto, page)
 
     def batch_ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         """Cuts the batch into at most `parts` ranges (after, upto] of sequence numbers, of about the same size."""
-        table = self._table
-        statement = (
-            sa.select(table.c.sequence)
-            .where(table.c.batch_id == held.batch_id, table.c.lock_token == held.lock_token)
-            .order_by(table.c.sequence)
-        )
-        with self._database.reading() as connection:
-            numbers = list(connection.execute(statement).scalars())
-        size = max(1, -(-len(numbers) // max(1, parts)))
-        return [(chunk[0] - 1, chunk[-1]) for chunk in chunks(numbers, size)]
+        return self._batches.ranges(held, parts)
 
     def settle_batch(self, held: BatchLease, ids: Collection[str], success: bool = True) -> None:
         """Acknowledges or releases these messages of the batch; raises LeaseLostError and changes nothing of them
         when one of them is no longer held under this lease."""
-        self._settle(list(ids), held.lock_token, success)
-
-    # -- dead messages -----------------------------------------------------------------------------------------
+        self._settle([Held(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
 
     def dead_messages(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Rows this store keeps aside as dead, oldest first, with their reasons."""
-        table = self._table
-        statement = sa.select(table).where(table.c.time_dead.is_not(None)).order_by(table.c.time_dead).limit(limit)
-        with self._database.reading() as connection:
-            return [dict(row) for row in connection.execute(statement).mappings()]
+        return self._batches.dead(limit)
 
     def finish_dead(self, ids: Collection[str]) -> None:
         """Acknowledges dead messages, after a copy of them is durable elsewhere."""
-        table = self._table
-        with self._database.writing() as connection:
-            for chunk in chunks(list(ids), IN_CHUNK):
-                where = table.c.id.in_(chunk) & table.c.time_dead.is_not(None)
-                connection.execute(table.update().where(where).values(time_acked=self._clock(), time_dead=None))
+        self._batches.finish_dead(ids)
 
-    # -- books -------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------------------
 
-    def ledger(self) -> SqlLedger:
-        """The delivery ledger kept beside this store."""
-        return SqlLedger(self._database, self.name, clock=self._clock)
+    def _claim(self, wanted: Wanted) -> Claimed:
+        properties = self._live.current()
+        if wanted.ids is None:
+            allowed = self._rate.allowed(wanted.limit, properties.rate)
+            if allowed < 1:
+                return Claimed("")
+            wanted = replace(wanted, limit=allowed)
+        order = replace(wanted, properties=properties)
+        claimed = self._database.write(lambda connection: self._claims.claim(connection, order))
+        if properties.rate:
+            self._rate.taken(claimed.size)
+        if properties.purge_after and time.monotonic() - self._purged > _PURGE_EVERY:
+            self._purged = time.monotonic()
+            self.purge()
+        return claimed
 
-    def sibling(self, name: str) -> SqlStore:
-        """Another store in the same database."""
-        return SqlStore(
-            self._url, name, ack_wait=self._ack_wait, max_deliveries=self._max_deliveries, clock=self._clock
-        )
+    def _hand_out(self, claimed: Claimed) -> list[Message]:
+        """The claimed rows as messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
+        width, messages = len(rows.READ), []
+        for row in claimed.rows:
+            again = row.lock_token == claimed.token
+            try:
+                message = rows.read(row[:width], claimed.token, row.epoch + (0 if again else 1))
+            except UnreadableMessageError as error:
+                bury = self._settlements.bury(contract.UNREADABLE, str(error))
+                self._settlements.apply([([Held(row.id, claimed.token)], bury)])
+            else:
+                messages.append(message)
+        if len(self._in_flight) > _FORGET_FROM:
+            self._in_flight.clear()
+        self._in_flight.update((message.id, held(message)) for message in messages)
+        return messages
 
-    def present(self, ids: Collection[str]) -> set[str]:
-        """Those of these messages that are here and not acknowledged."""
-        table, found = self._table, set[str]()
-        with self._database.reading() as connection:
-            for chunk in chunks(ids, IN_CHUNK):
-                statement = sa.select(table.c.id).where(table.c.id.in_(chunk), table.c.time_acked.is_(None))
-                found.update(connection.execute(statement).scalars())
+    def _held(self, message: str | Message) -> Held:
+        if isinstance(message, Message) and message.lock_token is not None:
+            return held(message)
+        message_id = message if isinstance(message, str) else message.id
+        found = self._in_flight.get(message_id) if isinstance(message, str) else None
+        if found is None:
+            raise NotInFlightError(
+                f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
+            )
         return found
 
-    def states(self) -> Iterator[tuple[str, str]]:
-        """(id, state) of every message the store knows, finished ones included, in order."""
-        table, after, page = self._table, 0, 10_000
-        state = rows.state_of(table, self._clock())
-        while True:
-            statement = sa.select(table.c.sequence, table.c.id, state).where(table.c.sequence > after)
-            with self._database.reading() as connection:
-                found = connection.execute(statement.order_by(table.c.sequence).limit(page)).all()
-            yield from ((row[1], row[2]) for row in found)
-            if len(found) < page:
-                return
-            after = found[-1][0]
+    def _settle(self, messages: Sequence[Held], outcomes: Sequence[bool], transaction: Any) -> None:
+        done = [message for message, success in zip(messages, outcomes, strict=True) if success]
+        undone = [message for message, success in zip(messages, outcomes, strict=True) if not success]
+        changes = [(done, self._settlements.finish())] if done else []
+        if undone:
+            properties = self._live.current() if transaction is None else self._options.properties
+            changes.append((undone, self._settlements.release(properties)))
+        if changes:
+            self._settlements.apply(changes, transaction)
+        if transaction is None:
+            self._forget(messages)
 
-    # -- inside one transaction --------------------------------------------------------------------------------
+    def _forget(self, messages: Iterable[Held]) -> None:
+        for message in messages:
+            self._in_flight.pop(message.id, None)
 
-    def _claim(
-        self, limit: int, batch_id: str, lease: float, ids: Collection[str] | None
-    ) -> tuple[BatchLease | None, dict[int, int]]:
-        """The lease, and the place of each row, by its sequence number, in the order of the claim."""
-        if limit < 1 or lease <= 0:
-            raise ConfigurationError(f"a claim needs a positive limit and lease, not {limit} and {lease}")
-        now = self._clock()
-        with self._database.writing() as connection:
-            known, token = self._already_held(connection, batch_id, now)
-            held = BatchLease(batch_id, token or str(uuid.uuid4()), 0)
-            wanted = [] if known is None else known
-            if ids is not None:
-                wanted += self._due_among(connection, ids, now, batch_id)
-            elif known is None:
-                wanted = self._due(connection, limit, now)
-            leased = self._lease(connection, wanted, held, now, lease)
-            # All that was due had crashed too often and is kept aside now: there may be more behind it.
-            while not leased and wanted and known is None and ids is None:
-                wanted = self._due(connection, limit, now)
-                leased = self._lease(connection, wanted, held, now, lease)
-        order = {sequence: place for place, sequence in enumerate(wanted)}
-        return (replace(held, size=leased) if leased else None), order
-
-    def _already_held(self, connection: Connection, batch_id: str, now: int) -> tuple[list[int] | None, str | None]:
-        """The sequence numbers this batch still has to settle, and its token while the lease lasts.
-
-        None instead of numbers when the batch id was never used: only then may new messages be claimed for it.
-        """
-        table = self._table
-        statement = sa.select(table.c.sequence, table.c.lock_token, table.c.time_next).where(
-            table.c.batch_id == batch_id
-        )
-        found = connection.execute(statement.order_by(table.c.priority, table.c.sequence)).all()
-        if not found:
-            return None, None
-        held = [row for row in found if row.lock_token is not None]
-        live = {row.lock_token for row in held if row.time_next > now}
-        return [row.sequence for row in held], live.pop() if len(live) == 1 else None
-
-    def _due(self, connection: Connection, limit: int, now: int) -> list[int]:
-        table = self._table
-        statement = (
-            sa.select(table.c.sequence)
-            .where(table.c.time_next <= now)
-            .order_by(table.c.priority, table.c.time_next, table.c.sequence)
-            .limit(limit)
-        )
-        return list(connection.execute(statement).scalars())
-
-    def _due_among(self, connection: Connection, ids: Collection[str], now: int, batch_id: str) -> list[int]:
-        table = self._table
-        found: list[int] = []
-        for chunk in chunks(list(ids), IN_CHUNK):
-            statement = (
-                sa.select(table.c.sequence)
-                .where(table.c.id.in_(chunk), sa.or_(table.c.time_next <= now, table.c.time_dead.is_not(None)))
-                .where(sa.or_(table.c.batch_id.is_(None), table.c.batch_id != batch_id, table.c.lock_token.is_(None)))
+    def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
+        if partitions is None:
+            return None
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
             )
-            found += connection.execute(statement).scalars()
-        return found
-
-    def _lease(self, connection: Connection, sequences: list[int], held: BatchLease, now: int, lease: float) -> int:
-        """Puts these rows under the lease, keeping aside those that crashed too often; how many are leased."""
-        table, until = self._table, now + int(lease * NANOSECONDS)
-        ran_out = table.c.lock_token.is_not(None) & (table.c.time_next <= now)
-        leased = 0
-        for chunk in chunks(sequences, IN_CHUNK):
-            mine = table.c.sequence.in_(chunk)
-            too_often = sa.select(table.c.sequence).where(mine, ran_out, table.c.crashes + 1 >= self._max_deliveries)
-            crashed = list(connection.execute(too_often).scalars())
-            if crashed:
-                dead = table.update().where(table.c.sequence.in_(crashed)).values(**self._dead_after_crashes(now))
-                connection.execute(dead)
-            statement = (
-                table.update()
-                .where(mine, table.c.sequence.not_in(crashed))
-                .values(
-                    lock_token=held.lock_token,
-                    batch_id=held.batch_id,
-                    crashes=table.c.crashes + sa.case((ran_out, 1), else_=0),
-                    epoch=table.c.epoch + sa.case((table.c.lock_token == held.lock_token, 0), else_=1),
-                    time_next=until,
-                    time_dead=None,
-                )
-            )
-            leased += connection.execute(statement).rowcount
-        return leased
-
-    def _dead_after_crashes(self, now: int) -> dict[str, Any]:
-        return {
-            "time_dead": now,
-            "time_next": None,
-            "lock_token": None,
-            "crashes": self._table.c.crashes + 1,
-            "dead_letter_reason": "crashed",
-            "dead_letter_description": f"its lease ran out {self._max_deliveries} times: whoever handles it dies",
-            "dead_letter_source": self.name,
-        }
-
-    def _settle(self, ids: list[str], token: str, success: bool) -> None:
-        now = self._clock()
-        finish = {"time_acked": now, "time_next": None, "lock_token": None}
-        release = {"time_next": now, "lock_token": None, "batch_id": None}
-        self._change_held(ids, token, finish if success else release, now)
-
-    def _bury(self, ids: list[str], token: str, reason: str, description: str) -> None:
-        now = self._clock()
-        dead = {"time_dead": now, "time_next": None, "lock_token": None, "dead_letter_source": self.name}
-        explained = {**dead, "dead_letter_reason": reason, "dead_letter_description": description}
-        self._change_held(ids, token, explained, now)
-
-    def _change_held(self, ids: list[str], token: str, values: dict[str, Any], now: int) -> None:
-        """Changes messages held under this token, all or none."""
-        if not ids:
-            return
-        table = self._table
-        with self._database.writing() as connection:
-            for chunk in chunks(ids, IN_CHUNK):
-                mine = table.c.id.in_(chunk) & (table.c.lock_token == token) & (table.c.time_next > now)
-                held = set(connection.execute(sa.select(table.c.id).where(mine)).scalars())
-                for message_id in chunk:
-                    if message_id not in held:
-                        raise self._not_held(connection, message_id)
-                connection.execute(table.update().where(mine).values(**values))
-        for message_id in ids:
-            self._in_flight.pop(message_id, None)
-
-    def _not_held(self, connection: Connection, message_id: str) -> NotInFlightError | LeaseLostError:
-        """Why this message cannot be settled; raising it undoes the transaction."""
-        table = self._table
-        statement = sa.select(table.c.time_next).where(table.c.id == message_id)
-        row = connection.execute(statement).first()
-        if row is None or row.time_next is None:
-            return NotInFlightError(f"message {message_id} in store {self.name!r} is unknown or already finished")
-        return LeaseLostError(
-            f"the lease on message {message_id} in store {self.name!r} ran out or passed to another consumer"
-        )
+        return partitions
 
 
 def _new_id() -> str:
     """Unique, and rising with time, so that the index on it grows at one end."""
     return f"{time.time_ns():016x}-{secrets.token_hex(8)}"
-
-
-def _positive(options: dict[str, Any], key: str, default: Any, kind: type) -> Any:
-    try:
-        value = kind(options.get(key, default))
-    except (TypeError, ValueError):
-        value = 0
-    if value <= 0:
-        raise ConfigurationError(f"the store option {key} is a positive number, not {options[key]!r}")
-    return value

@@ -1,0 +1,80 @@
+"""Batches as the delivery protocol uses them: leased and read without handing out messages one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+
+from homing.store import BatchLease
+from homing.stores.sql.database import Database, chunks
+
+
+class Batches:
+    """Reads what is held under a batch id in one table of messages."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._table = table
+
+    def knows(self, batch_id: str) -> bool:
+        statement = sa.select(self._table.c.sequence).where(self._table.c.batch_id == batch_id).limit(1)
+        return self._database.read(lambda connection: connection.execute(statement).first()) is not None
+
+    def held(self, batch_id: str) -> BatchLease | None:
+        c = self._table.c
+        statement = (
+            sa.select(sa.func.min(c.lock_token), sa.func.count())
+            .where(c.batch_id == batch_id, c.lock_token.is_not(None))
+            .where(c.time_next > self._database.now())
+        )
+        token, size = self._database.read(lambda connection: connection.execute(statement).one())
+        return BatchLease(batch_id, token, size) if size else None
+
+    def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
+        c = self._table.c
+        statement = sa.select(self._table).where(*self._mine(held)).order_by(c.sequence).limit(page)
+        if upto is not None:
+            statement = statement.where(c.sequence <= upto)
+        while True:
+            one = statement.where(c.sequence > after)
+            found = self._database.read(lambda connection, one=one: connection.execute(one).mappings().all())  # type: ignore[misc]
+            yield from (dict(row) for row in found)
+            if len(found) < page:
+                return
+            after = found[-1]["sequence"]
+
+    def ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
+        c = self._table.c
+        statement = sa.select(c.sequence).where(*self._mine(held)).order_by(c.sequence)
+        numbers = self._database.read(lambda connection: list(connection.execute(statement).scalars()))
+        size = max(1, -(-len(numbers) // max(1, parts)))
+        return [(chunk[0] - 1, chunk[-1]) for chunk in chunks(numbers, size)]
+
+    def renew(self, held: BatchLease, until: int) -> bool:
+        """Whether the batch was still held, and is now until then."""
+        where = (*self._mine(held), self._table.c.time_next > self._database.now())
+        statement = self._table.update().where(*where).values(time_next=until)
+        return bool(self._database.write(lambda connection: connection.execute(statement).rowcount))
+
+    def dead(self, limit: int) -> list[dict[str, Any]]:
+        c = self._table.c
+        statement = sa.select(self._table).where(c.time_dead.is_not(None)).order_by(c.time_dead).limit(limit)
+        return self._database.read(lambda connection: [dict(row) for row in connection.execute(statement).mappings()])
+
+    def finish_dead(self, ids: Collection[str]) -> None:
+        c = self._table.c
+
+        def work(connection: Connection) -> None:
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                where = self._database.dialect.among(c.id, chunk) & c.time_dead.is_not(None)
+                values = {"time_acked": self._database.now(), "time_dead": None}
+                connection.execute(self._table.update().where(where).values(**values))
+
+        self._database.write(work)
+
+    def _mine(self, held: BatchLease) -> tuple[sa.ColumnElement[bool], ...]:
+        return self._table.c.batch_id == held.batch_id, self._table.c.lock_token == held.lock_token

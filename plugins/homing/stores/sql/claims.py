@@ -1,0 +1,289 @@
+"""Claiming: finding what is due, and leasing it by moving its `time_next` into the future."""
+
+from __future__ import annotations
+
+import math
+import random
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+
+from homing.errors import ConfigurationError
+from homing.store import CRASHED, EXPIRED, BatchLease
+from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.properties import Properties
+from homing.stores.sql.rows import READ
+
+#: What claiming needs to know of a row; the rest is for whoever reads its content.
+NEEDED = ("sequence", "epoch", "crashes", "lock_token", "time_next", "time_scheduled", "time_to_live")
+_SPREAD = 97  # a prime: rows are spread by their sequence number over so many places
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which messages are to be claimed."""
+
+    limit: int
+    batch_id: str | None = None
+    #: None: the store's own lease, which doubles with each delivery.
+    lease: float | None = None
+    ids: Collection[str] | None = None
+    session_id: str | None = None
+    partitions: Collection[int] | None = None
+    #: Whether messages put aside by `defer` are meant.
+    deferred: bool = False
+    #: Whether to read the contents too.
+    contents: bool = True
+    properties: Properties = field(default_factory=Properties)
+
+    def __post_init__(self) -> None:
+        if self.limit < 1 or (self.lease is not None and self.lease <= 0):
+            raise ConfigurationError(f"a claim needs a positive limit and lease, not {self.limit} and {self.lease}")
+
+
+@dataclass
+class Claimed:
+    """What was leased: rows of READ, or nothing but their number, and the token that fences them."""
+
+    token: str
+    rows: list[Any] = field(default_factory=list)
+    size: int = 0
+
+    def lease(self, batch_id: str) -> BatchLease | None:
+        return BatchLease(batch_id, self.token, self.size) if self.size else None
+
+
+class Claims:
+    """Claims from one table of messages. Its methods run inside a transaction of the caller's."""
+
+    def __init__(self, database: Database, table: Table, name: str, registry: Table) -> None:
+        self._database = database
+        self._table = table
+        self._name = name
+        self._registry = registry
+        self._by_priority = _priorities(table)
+
+    def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
+        """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
+        now = self._database.now()
+        claimed = Claimed(str(uuid.uuid4()))
+        if wanted.batch_id is None:
+            self._claim_new(connection, wanted, claimed, now)
+            return claimed
+        if self._database.dialect.locks_rows:
+            # Two who claim for the same batch at once must not both find it unused.
+            one = sa.select(self._registry.c.name).where(self._registry.c.name == self._table.name)
+            connection.execute(one.with_for_update())
+        known, token = self._already_held(connection, wanted, now)
+        claimed.token = token or claimed.token
+        if known is not None:
+            self._lease(connection, known, wanted, claimed, now)
+        if known is None or wanted.ids is not None:
+            self._claim_new(connection, wanted, claimed, now)
+        return claimed
+
+    def priorities(self, connection: Connection) -> list[int]:
+        """The priorities of messages that wait, in order. Cheap however many messages there are."""
+        return [row[0] for row in connection.execute(self._by_priority)]
+
+    def _claim_new(self, connection: Connection, wanted: Wanted, claimed: Claimed, now: int) -> None:
+        before = claimed.size
+        while True:
+            found = self._find(connection, wanted, now)
+            if not found:
+                return
+            self._lease(connection, found, wanted, claimed, now)
+            # All that was due is kept aside by now, or was not due after all: there may be more behind it.
+            if claimed.size > before or wanted.ids is not None:
+                return
+
+    # -- finding -----------------------------------------------------------------------------------------------
+
+    def _already_held(self, connection: Connection, wanted: Wanted, now: int) -> tuple[list[Any] | None, str | None]:
+        """The rows this batch still has to settle, and its token while the lease lasts.
+
+        None instead of rows when the batch id was never used: only then may new messages be claimed for it.
+        """
+        c = self._table.c
+        statement = self._select(wanted).where(c.batch_id == wanted.batch_id).order_by(c.priority, c.sequence)
+        if self._database.dialect.locks_rows:
+            statement = statement.with_for_update()
+        found = connection.execute(statement).all()
+        if not found:
+            return None, None
+        held = [row for row in found if row.lock_token is not None]
+        live = {row.lock_token for row in held if row.time_next > now}
+        return held, live.pop() if len(live) == 1 else None
+
+    def _find(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+        if wanted.ids is not None:
+            return self._find_by_id(connection, wanted, now)
+        if wanted.session_id is not None:
+            return self._find_in_session(connection, wanted, now)
+        found: list[Any] = []
+        buckets: list[int | None] = [None]
+        if wanted.partitions is not None:
+            # Those that plain SQL stored belong to no partition: whoever comes first takes them.
+            buckets = [*wanted.partitions, None]
+            random.shuffle(buckets)
+        for priority in self.priorities(connection):
+            for bucket in buckets:
+                if len(found) < wanted.limit:
+                    where = [self._table.c.priority == priority, self._table.c.time_next <= now]
+                    if wanted.partitions is not None:
+                        where.append(self._table.c.bucket == bucket)
+                    found += self._find_due(connection, wanted, where, wanted.limit - len(found))
+        return found
+
+    def _find_due(self, connection: Connection, wanted: Wanted, where: list[Any], limit: int) -> Sequence[Any]:
+        """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
+        c = self._table.c
+        statement = (
+            self._select(wanted)
+            .where(*where)
+            .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
+            .order_by(c.time_next, c.sequence)
+            # A literal: a plan made for any limit would rather sort the whole table.
+            .limit(sa.literal_column(str(limit)))
+        )
+        return connection.execute(self._database.dialect.lock_free_rows(statement)).all()
+
+    def _overtakes(self) -> sa.Exists:
+        """Whether an unfinished message of the same session is before this one."""
+        c, e = self._table.c, self._table.alias("earlier")
+        before = sa.or_(
+            e.c.time_scheduled < c.time_scheduled,
+            sa.and_(e.c.time_scheduled == c.time_scheduled, e.c.sequence < c.sequence),
+        )
+        same = sa.and_(e.c.session_id == c.session_id, e.c.time_next.is_not(None), before)
+        return sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same))
+
+    def _find_in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+        """The first messages of a session, up to one that is not due; none while somebody holds one of them."""
+        c = self._table.c
+        mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None)
+        statement = self._select(wanted).where(mine).order_by(c.time_scheduled, c.sequence).limit(wanted.limit)
+        if self._database.dialect.locks_rows:
+            statement = statement.with_for_update()
+        found: list[Any] = []
+        for row in connection.execute(statement):
+            due = row.time_next if row.time_next else row.time_scheduled
+            if due > now:
+                return found if row.lock_token is None else []
+            found.append(row)
+        return found
+
+    def _find_by_id(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+        """Those of these messages that nobody holds, dead ones included; or those that are deferred."""
+        c = self._table.c
+        found: list[Any] = []
+        free = sa.or_(c.time_next <= now, c.time_dead.is_not(None))
+        if wanted.deferred:
+            free = c.time_next.is_(None) & c.time_dead.is_(None) & c.time_acked.is_(None)
+        for chunk in chunks(wanted.ids or (), self._database.dialect.chunk):
+            statement = self._select(wanted).where(self._database.dialect.among(c.id, chunk), free)
+            if wanted.batch_id is not None:
+                elsewhere = sa.or_(c.batch_id.is_(None), c.batch_id != wanted.batch_id, c.lock_token.is_(None))
+                statement = statement.where(elsewhere)
+            found += connection.execute(self._database.dialect.lock_free_rows(statement)).all()
+        return found
+
+    def _select(self, wanted: Wanted) -> sa.Select[Any]:
+        c = self._table.c
+        names = NEEDED if not wanted.contents else (*READ, *(name for name in NEEDED if name not in READ))
+        return sa.select(*(c[name] for name in names))
+
+    # -- leasing -----------------------------------------------------------------------------------------------
+
+    def _lease(self, connection: Connection, found: Sequence[Any], wanted: Wanted, claimed: Claimed, now: int) -> None:
+        """Puts these rows under the lease, save those that come to another end."""
+        taken: list[Any] = []
+        early: list[int] = []
+        dead: dict[str, list[int]] = {CRASHED: [], EXPIRED: []}
+        for row in found:
+            if row.time_next == 0 and row.time_scheduled > now:
+                early.append(row.sequence)
+            elif _ran_out(row, now) and row.crashes + 1 >= wanted.properties.max_deliveries:
+                dead[CRASHED].append(row.sequence)
+            elif row.time_to_live is not None and row.time_scheduled + row.time_to_live <= now and wanted.ids is None:
+                dead[EXPIRED].append(row.sequence)
+            else:
+                taken.append(row)
+        self._update(connection, early, {"time_next": self._table.c.time_scheduled})
+        for reason, sequences in dead.items():
+            self._update(connection, sequences, self._dead(reason, wanted.properties.max_deliveries, now))
+        values = self._leased(wanted, claimed.token, now)
+        self._update(connection, [row.sequence for row in taken], values)
+        claimed.size += len(taken)
+        if wanted.contents:
+            claimed.rows += taken
+
+    def _leased(self, wanted: Wanted, token: str, now: int) -> dict[str, Any]:
+        c = self._table.c
+        ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
+        # In this order: MySQL assigns from left to right, and each assignment sees those before it.
+        values: dict[str, Any] = {
+            "crashes": c.crashes + sa.case((ran_out, 1), else_=0),
+            "time_next": self._until(wanted.lease, wanted.properties, now),
+            "epoch": c.epoch + sa.case((c.lock_token == token, 0), else_=1),
+            "lock_token": token,
+        }
+        if wanted.batch_id is not None:
+            values["batch_id"] = wanted.batch_id
+        if wanted.ids is not None:
+            values["time_dead"] = None
+        return values
+
+    def _until(self, lease: float | None, properties: Properties, now: int) -> Any:
+        """The end of the lease: what was asked for, or the store's own, doubled with each delivery up to its cap."""
+        if lease is not None:
+            return now + int(lease * NANOSECONDS)
+        c = self._table.c
+        first, cap = int(properties.ack_wait * NANOSECONDS), int(properties.max_ack_wait * NANOSECONDS)
+        doublings = max(0, math.ceil(math.log2(cap / first)))
+
+        def end(wait: int, jitter: float) -> Any:
+            spread = c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger)
+            return sa.literal(now + wait, sa.BigInteger) + (spread if jitter else 0)
+
+        ends = [(c.epoch == n, end(min(first << n, cap), properties.jitter if n else 0.0)) for n in range(doublings)]
+        last = end(cap, properties.jitter if doublings else 0.0)
+        return sa.case(*ends, else_=last) if ends else last
+
+    def _dead(self, reason: str, max_deliveries: int, now: int) -> dict[str, Any]:
+        why = "it was due for longer than its time to live"
+        if reason == CRASHED:
+            why = f"its lease ran out {max_deliveries} times: whoever handles it dies"
+        values = {
+            "time_dead": now,
+            "time_next": None,
+            "lock_token": None,
+            "dead_letter_reason": reason,
+            "dead_letter_description": why,
+            "dead_letter_source": self._name,
+        }
+        return {**values, "crashes": self._table.c.crashes + 1} if reason == CRASHED else values
+
+    def _update(self, connection: Connection, sequences: Sequence[int], values: dict[str, Any]) -> None:
+        for chunk in chunks(sequences, self._database.dialect.chunk):
+            mine = self._database.dialect.among(self._table.c.sequence, chunk)
+            connection.execute(self._table.update().where(mine).ordered_values(*values.items()))
+
+
+def _ran_out(row: Any, now: int) -> bool:
+    return row.lock_token is not None and row.time_next <= now
+
+
+def _priorities(table: Table) -> sa.Select[Any]:
+    """The priorities in the index, each found by jumping over all messages of the one before."""
+    waiting = table.c.time_next.is_not(None)
+    first = sa.select(sa.func.min(table.c.priority).label("priority")).where(waiting)
+    found = first.cte("priorities", recursive=True)
+    more = sa.select(sa.func.min(table.c.priority)).where(table.c.priority > found.c.priority, waiting)
+    found = found.union_all(sa.select(more.scalar_subquery()).where(found.c.priority.is_not(None)))
+    return sa.select(found.c.priority).where(found.c.priority.is_not(None)).order_by(found.c.priority)

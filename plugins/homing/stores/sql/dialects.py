@@ -1,0 +1,124 @@
+"""What the three databases do not say in the same words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import URL, Connection
+
+from homing.errors import ConfigurationError, MissingExtraError
+
+# scheme -> (the dialect and driver meant by it, the driver's package, the extra that brings it)
+_DRIVERS = {
+    "sqlite": ("sqlite+pysqlite", "sqlite3", ""),
+    "postgresql": ("postgresql+psycopg", "psycopg", "postgres"),
+    "postgres": ("postgresql+psycopg", "psycopg", "postgres"),
+    "mysql": ("mysql+pymysql", "pymysql", "mysql"),
+    "mariadb": ("mysql+pymysql", "pymysql", "mysql"),
+}
+
+_SCHEMA_LOCK = 0x686F6D696E67  # "homing"
+
+
+def with_driver(url: URL) -> URL:
+    """The URL with the driver this store speaks through; raises when that is not installed, or another is asked for."""
+    scheme, _, driver = url.drivername.partition("+")
+    full, package, extra = _DRIVERS[scheme]
+    if driver and driver != full.partition("+")[2]:
+        raise ConfigurationError(f"the SQL store speaks to {scheme} through {full}://, not through {url.drivername}://")
+    if find_spec(package) is None:
+        raise MissingExtraError(f'{scheme}:// needs the package {package}: pip install "homing[{extra}]"')
+    return url.set(drivername=full)
+
+
+class Dialect:
+    """PostgreSQL's words; the other two differ from it below."""
+
+    #: How many ids go into one statement.
+    chunk = 10_000
+    #: Whether rows are locked one by one; otherwise one writer has the database for itself.
+    locks_rows = True
+
+    def insert_new(self, table: Table) -> sa.Insert:
+        """An insert that leaves out what is there already, by id."""
+        return postgresql.insert(table).on_conflict_do_nothing(index_elements=["id"])
+
+    def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
+        """Insert, or set the values inserted; `changed` maps columns to functions of the row that could not be."""
+        insert = postgresql.insert(table)
+        return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
+
+    def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """Whether the column is one of these values, of which there may be `chunk`."""
+        kind = postgresql.ARRAY(column.type)
+        return column == sa.any_(sa.bindparam("among", list(values), type_=kind, unique=True))
+
+    def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
+        """The statement, passing over rows that somebody else is just taking."""
+        return statement.with_for_update(skip_locked=True)
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Keeps every other process from changing tables until the transaction ends, or `unlock_schema`."""
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+
+    def unlock_schema(self, connection: Connection) -> None:
+        """For databases whose schema changes end transactions."""
+
+
+class Sqlite(Dialect):
+    locks_rows = False
+
+    def insert_new(self, table: Table) -> sa.Insert:
+        return sqlite.insert(table).on_conflict_do_nothing(index_elements=["id"])
+
+    def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
+        insert = sqlite.insert(table)
+        return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
+
+    def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        each = sa.func.json_each(json.dumps(list(values)))
+        return column.in_(sa.select(sa.literal_column("value")).select_from(each))
+
+    def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
+        return statement
+
+    def lock_schema(self, connection: Connection) -> None:
+        """The transaction has the database for itself already."""
+
+
+class Mysql(Dialect):
+    chunk = 1_000
+
+    def insert_new(self, table: Table) -> sa.Insert:
+        # Not INSERT IGNORE, which would also cut values to size and ignore that.
+        return mysql.insert(table).on_duplicate_key_update(id=table.c.id)
+
+    def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
+        insert = mysql.insert(table)
+        # Assignments are made from left to right, and each sees those before it.
+        changes = _changes(table, keys, insert.inserted, changed)
+        return insert.on_duplicate_key_update(list(changes.items()))
+
+    def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        return column.in_(list(values))
+
+    def lock_schema(self, connection: Connection) -> None:
+        connection.execute(sa.select(sa.func.get_lock("homing_schema", 60)))
+
+    def unlock_schema(self, connection: Connection) -> None:
+        connection.execute(sa.select(sa.func.release_lock("homing_schema")))
+
+
+DIALECTS: Mapping[str, Dialect] = {"postgresql": Dialect(), "sqlite": Sqlite(), "mysql": Mysql(), "mariadb": Mysql()}
+
+
+def _changes(table: Table, keys: Sequence[str], new: Any, changed: Mapping[str, Any] | None) -> dict[str, Any]:
+    if changed is None:
+        return {column.name: new[column.name] for column in table.c if column.name not in keys}
+    return {name: change(new) for name, change in changed.items()}

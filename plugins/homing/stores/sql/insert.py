@@ -1,0 +1,72 @@
+"""Storing: many rows at once, all or none, leaving out ids that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
+
+_COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
+_STATEMENTS = 10_000  # rows handed to the driver at once
+_DEFAULTS = {"priority": 0}  # of columns that are not NULL when nothing is said
+
+
+class Inserts:
+    """Writes rows into one table of messages."""
+
+    def __init__(self, database: Database, table: Table, channel: str) -> None:
+        self._database = database
+        self._table = table
+        self._channel = channel
+
+    def insert(
+        self, connection: Connection, values: Sequence[Mapping[str, Any]], window: float, *, own: bool = True
+    ) -> None:
+        """Inserts these rows. `own` says that the connection is the store's, not a caller's."""
+        if window:
+            self._forget(connection, [row["id"] for row in values], window)
+        names = _used(values)
+        copied = own and len(values) >= _COPY_FROM and connection.dialect.driver == "psycopg"
+        if not (copied and self._copy(connection, names, values)):
+            self._execute(connection, names, values)
+        if connection.dialect.name == "postgresql":
+            # However many rows, and however often in one transaction, listeners hear it once.
+            connection.execute(sa.select(sa.func.pg_notify(self._channel, "")))
+
+    def _execute(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> None:
+        statement = self._database.dialect.insert_new(self._table)
+        for chunk in chunks(values, _STATEMENTS):
+            connection.execute(statement, [{name: row[name] for name in names} for row in chunk])
+
+    def _copy(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether all rows went in by COPY, which cannot leave out those that are there already."""
+        quote = connection.dialect.identifier_preparer.quote
+        statement = f"COPY {quote(self._table.name)} ({', '.join(map(quote, names))}) FROM STDIN"
+        pick = itemgetter(*names)
+        driver: Any = connection.connection.driver_connection
+        try:
+            with connection.begin_nested(), driver_errors(connection), driver.cursor().copy(statement) as copy:
+                for row in values:
+                    copy.write_row(pick(row))
+        except IntegrityError:
+            return False
+        return True
+
+    def _forget(self, connection: Connection, ids: list[str], window: float) -> None:
+        """Removes finished messages of these ids that were stored before the window, so that they can come again."""
+        table, since = self._table, self._database.now() - int(window * NANOSECONDS)
+        for chunk in chunks(ids, self._database.dialect.chunk):
+            old = self._database.dialect.among(table.c.id, chunk) & (table.c.time_created < since)
+            connection.execute(table.delete().where(old, table.c.time_acked.is_not(None)))
+
+
+def _used(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns that any of these rows has something to say in; the others get their defaults."""
+    return [name for name in values[0] if any(row[name] != _DEFAULTS.get(name) for row in values)]

@@ -1,0 +1,175 @@
+"""What a store can be told: by its URL, or for all its consumers at once by `configure`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+
+from homing.errors import ConfigurationError
+from homing.message import JSON, decode, encode_json
+from homing.stores.sql.database import Database
+from homing.stores.sql.schema import COLUMN_TYPES
+
+_NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_REFRESH = 5.0  # seconds
+_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,50}")
+
+
+@dataclass(frozen=True)
+class Properties:
+    """How a store behaves. Durations in seconds; changes reach running consumers within seconds."""
+
+    #: How long a retrieved message is leased the first time; doubled with each delivery.
+    ack_wait: float = 30.0
+    #: No lease of the store's own lasts longer.
+    max_ack_wait: float = 3600.0
+    #: Leases after the first are spread by up to this part of them, so that what failed together comes back apart.
+    jitter: float = 0.1
+    #: How often a lease may run out before the message is kept aside as dead.
+    max_deliveries: int = 5
+    #: How long a released message waits, doubled with each delivery; 0: not at all.
+    backoff: float = 0.0
+    #: For how long an id is known after its message was stored; 0: as long as the message is kept.
+    duplicate_window: float = 0.0
+    #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
+    purge_after: float = 0.0
+    #: At most so many messages are claimed per second by this consumer; 0: no limit.
+    rate: float = 0.0
+
+    def changed(self, values: Mapping[str, Any]) -> Properties:
+        """These properties with some replaced; raises ConfigurationError for one that does not exist or fit."""
+        known = {field.name: type(field.default) for field in fields(self)}
+        converted = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ConfigurationError(f"a SQL store has no property {name!r}; it has {', '.join(known)}")
+            converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0))
+        return replace(self, **converted)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# Those that must be more than nothing.
+_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a consumer says when it opens a store: its name, its shape, and the properties it takes for granted."""
+
+    name: str = "messages"
+    properties: Properties = field(default_factory=Properties)
+    #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
+    partitions: int = 0
+    #: Columns of the application's own, name to type, filled from the headers of the same name.
+    columns: Mapping[str, str] | None = None
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(self.columns or ())
+
+
+#: Every option of a URL that is the store's and not the database driver's.
+OPTION_NAMES = ("store", "partitions", "columns", *(field.name for field in fields(Properties)))
+
+
+def read_options(query: Mapping[str, Any]) -> Options:
+    """The options in a URL's query; raises ConfigurationError for a bad one."""
+    given = {name: query[name] for name in OPTION_NAMES if name in query}
+    name = given.pop("store", "messages")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"a store name is lower-case words joined by single _, at most 40 long; not {name!r}")
+    partitions = int(_number("partitions", given.pop("partitions", 0), int, 0))
+    columns = _read_columns(given.pop("columns", ""))
+    return Options(name, Properties().changed(given), partitions, columns)
+
+
+class LiveProperties:
+    """A store's properties as they stand in the database, looked up again every few seconds."""
+
+    def __init__(self, database: Database, registry: Table, table: str, given: Properties) -> None:
+        self._database = database
+        self._registry = registry
+        self._table = table
+        self._given = given
+        self._current = given
+        self._looked: float | None = None
+
+    def current(self) -> Properties:
+        if self._looked is None or time.monotonic() - self._looked > _REFRESH:
+            self._current = self._given.changed(self._database.read(self._shared))
+            self._looked = time.monotonic()
+        return self._current
+
+    def change(self, values: Mapping[str, Any]) -> Properties:
+        """Sets properties for every consumer; None gives one back to what each consumer says itself."""
+        self._given.changed({name: value for name, value in values.items() if value is not None})
+
+        def work(connection: Connection) -> None:
+            shared = {**self._shared(connection), **values}
+            text = encode_json({name: value for name, value in shared.items() if value is not None})
+            mine = self._registry.c.name == self._table
+            connection.execute(self._registry.update().where(mine).values(properties=text))
+
+        self._database.write(work)
+        self._looked = None
+        return self.current()
+
+    def _shared(self, connection: Connection) -> dict[str, Any]:
+        self._database.measure_clock(connection)
+        statement = sa.select(self._registry.c.properties).where(self._registry.c.name == self._table)
+        text = connection.execute(statement).scalar()
+        return dict(decode(JSON, text, self._table)) if text else {}
+
+
+class RateLimit:
+    """Hands out at most `rate` messages per second, in bursts of at most one second's worth."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left = 0.0
+        self._asked: float | None = None
+
+    def allowed(self, wanted: int, rate: float) -> int:
+        """How many of the wanted may be taken now."""
+        if not rate:
+            return wanted
+        now = self._clock()
+        passed = 1.0 if self._asked is None else now - self._asked
+        self._asked = now
+        self._left = min(max(rate, 1.0), self._left + passed * rate)
+        return min(wanted, int(self._left))
+
+    def taken(self, count: int) -> None:
+        self._left -= count
+
+
+def _read_columns(text: str) -> dict[str, str]:
+    columns = {}
+    for item in filter(None, str(text).split(",")):
+        name, _, kind = item.partition(":")
+        if not _COLUMN.fullmatch(name) or (kind or "text") not in COLUMN_TYPES:
+            raise ConfigurationError(
+                f"columns are written as name or name:type, type one of {', '.join(COLUMN_TYPES)}; not {item!r}"
+            )
+        columns[name] = kind or "text"
+    return columns
+
+
+def _number(name: str, value: Any, kind: type, minimum: float) -> Any:
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        number = minimum - 1
+    if not minimum <= number < float("inf"):
+        wanted = "a positive number" if minimum else "a number that is not negative"
+        raise ConfigurationError(f"the store option {name} is {wanted}, not {value!r}")
+    return number

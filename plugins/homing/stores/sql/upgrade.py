@@ -1,0 +1,76 @@
+"""Making the tables, and bringing those of an older version up to date. Forward only, and safe for two at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+
+from homing.errors import ConfigurationError
+from homing.stores.sql.dialects import Dialect
+from homing.stores.sql.schema import registry_table
+
+log = logging.getLogger(__name__)
+
+#: The schema this code reads and writes. 1: version 0.1, without a registry. 2: columns and indexes of the full store.
+VERSION = 2
+
+_TUNING = (
+    # Queues churn: without this, vacuum would wait until a fifth of a large table is dead.
+    "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0"
+)
+
+_registry = registry_table()
+
+
+def is_current(connection: Connection, table: Table) -> bool:
+    """Whether the table is there in this version, with every column it should have. Only reads."""
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(_registry.name):
+        return False
+    version = connection.execute(sa.select(_registry.c.version).where(_registry.c.name == table.name)).scalar()
+    if version is not None and version > VERSION:
+        raise ConfigurationError(
+            f"table {table.name} has version {version}, made by a newer Homing than this one, which knows {VERSION}"
+        )
+    if version != VERSION:
+        return False
+    there = {column["name"] for column in inspector.get_columns(table.name)}
+    indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+    return there >= set(table.c.keys()) and indexes >= {index.name for index in table.indexes}
+
+
+def bring_up(connection: Connection, dialect: Dialect, tables: Sequence[Table]) -> None:
+    """Makes what is missing of these tables. Others who do the same meanwhile wait, and then find it done."""
+    dialect.lock_schema(connection)
+    try:
+        connection.execute(CreateTable(_registry, if_not_exists=True))
+        for table in tables:
+            if not is_current(connection, table):
+                _make(connection, table)
+                stamp = dialect.upsert(_registry, ["name"], {"version": lambda new: new["version"]})
+                connection.execute(stamp, [{"name": table.name, "version": VERSION}])
+                log.info("table %s has schema version %d", table.name, VERSION)
+    finally:
+        dialect.unlock_schema(connection)
+
+
+def _make(connection: Connection, table: Table) -> None:
+    connection.execute(CreateTable(table, if_not_exists=True))
+    inspector = sa.inspect(connection)
+    there = {column["name"] for column in inspector.get_columns(table.name)}
+    quote = connection.dialect.identifier_preparer.quote
+    for column in table.c:
+        if column.name not in there:
+            definition = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} ADD COLUMN {definition}")
+    indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+    for index in table.indexes:
+        if index.name not in indexes:
+            connection.execute(CreateIndex(index))
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({_TUNING})")

@@ -1,0 +1,132 @@
+"""Looking at a store without claiming anything, and clearing away what is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+
+from homing.errors import ConfigurationError, UnreadableMessageError
+from homing.message import ACKNOWLEDGED, DEAD, STATES, TEXT, Message
+from homing.stores.sql import rows
+from homing.stores.sql.claims import Claims
+from homing.stores.sql.database import NANOSECONDS, Database, chunks
+
+_PAGE = 10_000
+_PURGE_CHUNK = 5_000
+
+
+class Views:
+    """Reads one table of messages."""
+
+    def __init__(self, database: Database, table: Table, claims: Claims) -> None:
+        self._database = database
+        self._table = table
+        self._claims = claims
+
+    def count(self) -> dict[str, int]:
+        state = rows.state_of(self._table, self._database.now())
+        statement = sa.select(state, sa.func.count()).select_from(self._table).group_by(state)
+        found = {row[0]: row[1] for row in self._database.read(lambda connection: connection.execute(statement).all())}
+        return {name: found.get(name, 0) for name in STATES}
+
+    def next_due(self) -> int | None:
+        """When the next message is due, or was; None when nothing waits."""
+        c = self._table.c
+
+        def work(connection: Connection) -> int | None:
+            times = []
+            for priority in self._claims.priorities(connection):
+                mine = c.priority == priority
+                placed = sa.select(c.time_next).where(mine, c.time_next > 0).order_by(c.time_next).limit(1)
+                unplaced = sa.select(sa.func.min(c.time_scheduled)).where(mine, c.time_next == 0)
+                times += [connection.execute(statement).scalar() for statement in (placed, unplaced)]
+            return min((time for time in times if time is not None), default=None)
+
+        return self._database.read(work)
+
+    def has_due(self) -> bool:
+        due = self.next_due()
+        return due is not None and due <= self._database.now()
+
+    def oldest_age(self) -> float | None:
+        due, now = self.next_due(), self._database.now()
+        return None if due is None or due > now else (now - due) / NANOSECONDS
+
+    def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
+        if state is not None and state not in STATES:
+            raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
+        c, states = self._table.c, rows.state_of(self._table, self._database.now())
+        names = [c[name] for name in (*rows.READ, "lock_token")]
+        statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
+        if state is not None:
+            statement = statement.where(states == state)
+        if ids is None:
+            return [_look(row) for row in self._database.read(lambda connection: connection.execute(statement).all())]
+
+        def work(connection: Connection) -> list[Any]:
+            found: list[Any] = []
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
+            return sorted(found, key=lambda row: row.sequence)[:limit]
+
+        return [_look(row) for row in self._database.read(work)]
+
+    def states(self) -> Iterator[tuple[str, str]]:
+        """(id, state) of every message the store knows, finished ones included, in order."""
+        c, after = self._table.c, 0
+        state = rows.state_of(self._table, self._database.now())
+        base = sa.select(c.sequence, c.id, state).order_by(c.sequence).limit(_PAGE)
+        while True:
+            page = base.where(c.sequence > after)
+            found = self._database.read(lambda connection, page=page: connection.execute(page).all())  # type: ignore[misc]
+            yield from ((row[1], row[2]) for row in found)
+            if len(found) < _PAGE:
+                return
+            after = found[-1][0]
+
+    def present(self, ids: Collection[str]) -> set[str]:
+        """Those of these messages that are here and not acknowledged."""
+        c = self._table.c
+
+        def work(connection: Connection) -> set[str]:
+            found = set[str]()
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                mine = self._database.dialect.among(c.id, chunk)
+                found.update(connection.execute(sa.select(c.id).where(mine, c.time_acked.is_(None))).scalars())
+            return found
+
+        return self._database.read(work)
+
+    def purge(self, older_than: float, state: str) -> int:
+        """Removes finished messages in chunks, each a transaction of its own, so that nobody waits for long."""
+        if state not in (ACKNOWLEDGED, DEAD):
+            raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r} ones")
+        c, until = self._table.c, self._database.now() - int(older_than * NANOSECONDS)
+        since = c.time_acked if state == ACKNOWLEDGED else c.time_dead
+        finished, removed, after = (since <= until) & c.time_next.is_(None), 0, 0
+        while True:
+            # Along the primary key, up to messages too young to be finished for so long: no index is kept for this.
+            page = sa.select(c.sequence, c.time_created).where(c.sequence > after).order_by(c.sequence)
+            page = page.limit(_PURGE_CHUNK)
+            seen = self._database.read(lambda connection, page=page: connection.execute(page).all())  # type: ignore[misc]
+            if not seen or min(row.time_created for row in seen) > until:
+                return removed
+            span = (c.sequence > after) & (c.sequence <= seen[-1].sequence)
+            gone = self._table.delete().where(span, finished)
+            removed += self._database.write(lambda connection, gone=gone: connection.execute(gone).rowcount)  # type: ignore[misc]
+            after = seen[-1].sequence
+
+
+def _look(row: Any) -> Message:
+    values = list(row)[: len(rows.READ)]
+    try:
+        message = rows.read(values, row.lock_token)
+    except UnreadableMessageError:
+        values[rows.READ.index("encoding")], values[rows.READ.index("headers")] = TEXT, None
+        message = rows.read(values, row.lock_token)
+    return replace(message, state=row.state)
