@@ -25,7 +25,8 @@ up: setup ## the demo's stack, left running with the Airflow UI on localhost
 down: ## stop what `make up` started
 	@$(VENV)/python -m demo down
 
-test: setup ## run the tests
+test: ## run the tests, against real servers
+	@scripts/setup.sh --services
 	@$(VENV)/python -m pytest $(ARGS)
 
 check: setup ## lint, formatting, types, import layers

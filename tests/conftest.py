@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,11 @@ def mariadb() -> Iterator[MariaDB]:
 def rabbitmq() -> Iterator[RabbitMQ]:
     with running_rabbitmq() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with no tables in it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    return str(request.getfixturevalue(request.param).empty_database())

@@ -9,7 +9,7 @@ import pika
 import pytest
 
 from homing import Message, open_store
-from homing.store import Store
+from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq_server import RabbitMQ
 
 Answer = TypeVar("Answer")
@@ -27,13 +27,15 @@ def url(rabbitmq: RabbitMQ, name: str) -> str:
 
 
 @pytest.fixture
-def open_one(url: str) -> Iterator[Callable[..., Store]]:
+def open_one(url: str) -> Iterator[Callable[..., RabbitStore]]:
     """Opens one more consumer of the store, closed at the end of the test."""
-    opened: list[Store] = []
+    opened: list[RabbitStore] = []
 
-    def open_it(**options: Any) -> Store:
-        opened.append(open_store(url + "".join(f"&{key}={value}" for key, value in options.items())))
-        return opened[-1]
+    def open_it(**options: Any) -> RabbitStore:
+        store = open_store(url + "".join(f"&{key}={value}" for key, value in options.items()))
+        assert isinstance(store, RabbitStore)
+        opened.append(store)
+        return store
 
     yield open_it
     for store in opened:
@@ -41,7 +43,7 @@ def open_one(url: str) -> Iterator[Callable[..., Store]]:
 
 
 @pytest.fixture
-def store(open_one: Callable[..., Store]) -> Store:
+def store(open_one: Callable[..., RabbitStore]) -> RabbitStore:
     return open_one()
 
 
@@ -64,11 +66,11 @@ def eventually(ask: Callable[[], Answer | None], timeout: float = 20.0) -> Answe
         time.sleep(0.02)
 
 
-def take(store: Store, timeout: float = 20.0) -> Message:
+def take(store: RabbitStore, timeout: float = 20.0) -> Message:
     return eventually(store.retrieve, timeout)
 
 
-def drain(store: Store, count: int) -> list[Message]:
+def drain(store: RabbitStore, count: int) -> list[Message]:
     messages = []
     for _ in range(count):
         messages.append(take(store))

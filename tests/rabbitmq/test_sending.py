@@ -18,10 +18,10 @@ from homing.errors import (
     StoreUnavailableError,
     UnstorableContentError,
 )
-from homing.store import Store
 from homing.stores.rabbitmq.envelope import Parcel
 from homing.stores.rabbitmq.options import parse_url
 from homing.stores.rabbitmq.publisher import Publisher
+from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq.conftest import drain, take
 from tests.rabbitmq_server import RabbitMQ
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.services
 
 
 def test_a_message_the_broker_cannot_route_is_an_error_and_the_queue_is_made_anew(
-    store: Store, channel: Any, name: str
+    store: RabbitStore, channel: Any, name: str
 ) -> None:
     store.store("a")
     channel.queue_delete(name)
@@ -53,14 +53,14 @@ def test_a_message_the_broker_refuses_is_an_error_that_names_the_first(url: str,
     publisher.link.close()
 
 
-def test_messages_are_durable_and_persistent(store: Store, rabbitmq: RabbitMQ) -> None:
+def test_messages_are_durable_and_persistent(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
     ids = store.store_many([{"n": n} for n in range(100)])
     rabbitmq.restart()
 
     assert [message.id for message in drain(store, 100)] == ids
 
 
-def test_what_was_confirmed_survives_a_killed_broker(store: Store, rabbitmq: RabbitMQ) -> None:
+def test_what_was_confirmed_survives_a_killed_broker(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
     store.store("first")
     rabbitmq.restart()  # by now the broker has written down that there is such a queue
     ids = store.store_many([{"n": n} for n in range(1000)])
@@ -69,14 +69,16 @@ def test_what_was_confirmed_survives_a_killed_broker(store: Store, rabbitmq: Rab
     assert [message.id for message in drain(store, 1001)][1:] == ids
 
 
-def test_nothing_is_sent_when_one_of_many_cannot_be_stored(store: Store) -> None:
+def test_nothing_is_sent_when_one_of_many_cannot_be_stored(store: RabbitStore) -> None:
     with pytest.raises(UnstorableContentError, match=r"content\.bad"):
         store.store_many(["a", {"bad": object()}])
 
     assert store.retrieve() is None
 
 
-def test_a_broker_that_dies_half_way_is_an_error_that_tells_which_are_stored(store: Store, rabbitmq: RabbitMQ) -> None:
+def test_a_broker_that_dies_half_way_is_an_error_that_tells_which_are_stored(
+    store: RabbitStore, rabbitmq: RabbitMQ
+) -> None:
     messages = [Message(f"m{n}", "x" * 1024) for n in range(30_000)]
     store.store("first")
     rabbitmq.restart()  # by now the broker has written down that there is such a queue
@@ -98,10 +100,10 @@ def test_a_broker_that_dies_half_way_is_an_error_that_tells_which_are_stored(sto
     assert set(caught.value.stored) <= found
 
 
-def test_a_broker_that_is_away_is_unavailable_and_is_found_again(store: Store, rabbitmq: RabbitMQ) -> None:
+def test_a_broker_that_is_away_is_unavailable_and_is_found_again(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
     store.store("a")
     rabbitmq.stop()
-    for attempt in (lambda: store.store("b"), store.retrieve, store.count):
+    for attempt in (lambda: store.store("b"), store.retrieve, store.lengths):
         with pytest.raises(StoreUnavailableError):
             attempt()
     rabbitmq.start()
@@ -111,7 +113,7 @@ def test_a_broker_that_is_away_is_unavailable_and_is_found_again(store: Store, r
     assert [message.content for message in drain(store, 2)] == ["a", "c"]
 
 
-def test_threads_share_a_store(open_one: Callable[..., Store]) -> None:
+def test_threads_share_a_store(open_one: Callable[..., RabbitStore]) -> None:
     store, got = open_one(prefetch=50), list[str]()
 
     def produce(start: int) -> None:
@@ -134,7 +136,7 @@ def test_threads_share_a_store(open_one: Callable[..., Store]) -> None:
     assert sorted(got, key=int) == [f"{n}" for n in range(200)]
 
 
-def test_a_queue_of_another_type_is_refused_with_the_brokers_own_words(store: Store, url: str) -> None:
+def test_a_queue_of_another_type_is_refused_with_the_brokers_own_words(store: RabbitStore, url: str) -> None:
     store.store("a")
 
     with open_store(f"{url}&queue_type=classic") as other, pytest.raises(ConfigurationError, match="x-queue-type"):

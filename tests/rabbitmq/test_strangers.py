@@ -9,14 +9,15 @@ import pika
 import pytest
 
 from homing import Message, open_store
-from homing.store import UNREADABLE, Store
+from homing.store import UNREADABLE
+from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq.conftest import drain, take
 
 pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def dead(url: str) -> Iterator[Store]:
+def dead(url: str) -> Iterator[RabbitStore]:
     with open_store(f"{url}.dead") as store:
         yield store
 
@@ -33,7 +34,7 @@ def dead(url: str) -> Iterator[Store]:
     ],
 )
 def test_a_strangers_message_is_read_as_json_text_or_bytes(
-    store: Store, channel: Any, name: str, case: tuple[bytes, str | None, Any]
+    store: RabbitStore, channel: Any, name: str, case: tuple[bytes, str | None, Any]
 ) -> None:
     body, content_type, content = case
     assert store.retrieve() is None  # makes the queue
@@ -48,7 +49,7 @@ def test_a_strangers_message_is_read_as_json_text_or_bytes(
 
 
 def test_a_strangers_headers_and_properties_are_seen_and_survive_a_release(
-    store: Store, channel: Any, name: str
+    store: RabbitStore, channel: Any, name: str
 ) -> None:
     assert store.retrieve() is None
     properties = pika.BasicProperties(
@@ -69,7 +70,7 @@ def test_a_strangers_headers_and_properties_are_seen_and_survive_a_release(
 
 
 def test_a_message_without_an_id_keeps_the_one_it_got_when_it_is_released(
-    store: Store, channel: Any, name: str
+    store: RabbitStore, channel: Any, name: str
 ) -> None:
     assert store.retrieve() is None
     channel.basic_publish("", name, b"x")
@@ -90,7 +91,7 @@ def test_a_message_without_an_id_keeps_the_one_it_got_when_it_is_released(
     ],
 )
 def test_what_cannot_be_read_is_dead_with_its_reason_and_the_next_is_delivered(
-    store: Store, dead: Store, channel: Any, name: str, case: tuple[dict[str, str], bytes]
+    store: RabbitStore, dead: RabbitStore, channel: Any, name: str, case: tuple[dict[str, str], bytes]
 ) -> None:
     headers, body = case
     assert store.retrieve() is None
@@ -106,7 +107,7 @@ def test_what_cannot_be_read_is_dead_with_its_reason_and_the_next_is_delivered(
     dead.acknowledge(message)
 
 
-def test_a_dead_letter_keeps_its_reason_in_headers_for_everybody(store: Store, channel: Any, name: str) -> None:
+def test_a_dead_letter_keeps_its_reason_in_headers_for_everybody(store: RabbitStore, channel: Any, name: str) -> None:
     store.store({"n": 1}, id="m1", headers={"k": "v"})
     store.dead_letter(take(store), reason="no such customer", description="404 from the CRM")
 
@@ -121,7 +122,7 @@ def test_a_dead_letter_keeps_its_reason_in_headers_for_everybody(store: Store, c
     assert store.retrieve() is None
 
 
-def test_the_dead_can_be_read_as_a_store_and_put_back(store: Store, dead: Store) -> None:
+def test_the_dead_can_be_read_as_a_store_and_put_back(store: RabbitStore, dead: RabbitStore) -> None:
     store.store({"n": 1}, id="m1", headers={"k": "v"})
     store.dead_letter(take(store), reason="r", description="d")
 
@@ -133,7 +134,7 @@ def test_the_dead_can_be_read_as_a_store_and_put_back(store: Store, dead: Store)
     assert [message.content for message in drain(store, 1)] == [{"n": 1}]
 
 
-def test_a_dead_letter_that_is_dead_lettered_stays_with_the_new_reason(store: Store, dead: Store) -> None:
+def test_a_dead_letter_that_is_dead_lettered_stays_with_the_new_reason(store: RabbitStore, dead: RabbitStore) -> None:
     store.store("a")
     store.dead_letter(take(store), reason="first")
     dead.dead_letter(take(dead), reason="second")
@@ -143,7 +144,7 @@ def test_a_dead_letter_that_is_dead_lettered_stays_with_the_new_reason(store: St
 
 @pytest.mark.parametrize("length", [255, 64])
 def test_ids_and_properties_too_long_for_amqp_survive(
-    store: Store, open_one: Callable[..., Store], length: int
+    store: RabbitStore, open_one: Callable[..., RabbitStore], length: int
 ) -> None:
     sent = Message("ü" * length, "x", correlation_id="c" * 1000, reply_to="ä" * 200, content_type="text/plain")
     store.store(sent)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,14 +8,6 @@ from homing.delivery import Batch, PipelineStores, open_pipeline_stores
 from homing.ledger import DELIVERED, FAILED, Entry
 
 FLOWS = ("lake", "crm")
-
-
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database with no tables in it."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/pipeline.db"
-    return str(request.getfixturevalue(request.param).empty_database())
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class Options:
     #: For how long an id is known after its message was stored; 0: as long as the message is kept.
     duplicate_window: float = 0.0
     #: Acknowledged messages are forgotten so long after their acknowledgement; 0: only when purge() says so.
-    purge_after: float = 3600.0
+    purge_after: float = 600.0
     #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
     partitions: int = 0
 

@@ -23,7 +23,7 @@ class Entry:
     """
 
     message: Message
-    encoded: Encoded | None
+    encoded: Encoded
     sequence: int
     partition: int | None
     time_created: int

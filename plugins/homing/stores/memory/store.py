@@ -46,8 +46,8 @@ def open_memory_store(url: str) -> MemoryStore:
 class MemoryStore(Store):
     """Messages in memory: thread-safe, leased, fenced; gone when the process ends, shared within it by `name`.
 
-    Acknowledged messages are remembered without their content: that is what duplicates are known by. `clock` gives
-    nanoseconds since 1970.
+    Acknowledged messages are remembered for a while: that is what duplicates are known by. `clock` gives nanoseconds
+    since 1970.
     """
 
     features = contract.STORE_FEATURES["memory"]
@@ -355,7 +355,7 @@ class MemoryStore(Store):
     def _settle_one(self, entry: Entry, success: bool, now: int) -> None:
         entry.lock_token = None
         if success:
-            entry.encoded, entry.time_settled = None, now
+            entry.time_settled = now
             self._shelf.place(entry, ACKNOWLEDGED)
         else:
             backoff = self._options.backoff
@@ -387,8 +387,6 @@ class MemoryStore(Store):
 
 
 def _content(entry: Entry, raw: bool) -> Any:
-    if entry.encoded is None:
-        return None
     try:
         return m.decode(entry.encoded.encoding, entry.encoded.body, entry.message.id)
     except UnreadableMessageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -50,6 +51,7 @@ class Consumer:
         self._held: dict[str, Held] = {}
         self._tokens: dict[str, str] = {}
         self._lost: OrderedDict[str, None] = OrderedDict()
+        self._earliest = math.inf  # no lease ends before
         self._consumer_tag: str | None = None
         self._last_asked = 0.0
         self._got: list[Delivery | None] = []
@@ -59,6 +61,7 @@ class Consumer:
     def next(self) -> Delivery | None:
         """The next message, held by nobody yet; None when the queue has nothing ready."""
         self._last_asked = time.monotonic()
+        self.take_back_overdue()
         if not self._arrived or not self.link.is_open:
             self.drop_lost()
             self.link.open()
@@ -80,8 +83,14 @@ class Consumer:
 
     def hold(self, delivery: Delivery, token: str, lease: float) -> None:
         """Puts a delivery into the caller's hands for so many seconds."""
-        self._held[token] = Held(delivery, token, time.monotonic() + lease)
+        self._held[token] = held = Held(delivery, token, 0.0)
         self._tokens[delivery.id] = token
+        self.extend(held, lease)
+
+    def extend(self, held: Held, lease: float) -> None:
+        """Leaves it in the caller's hands for so many seconds from now."""
+        held.deadline = time.monotonic() + lease
+        self._earliest = min(self._earliest, held.deadline)
 
     def _stream(self) -> None:
         if self._consumer_tag is None:
@@ -195,10 +204,14 @@ class Consumer:
     def take_back_overdue(self) -> None:
         """Returns to the queue whatever a caller has held for too long: the next consumer gets it."""
         now = time.monotonic()
+        if now < self._earliest:
+            return
         overdue = [held for held in self._held.values() if held.deadline <= now and not held.busy]
         for held in overdue:
             self._forget(held)
             self._remember_lost(held)
+        # Those being settled just now are looked at again the next time.
+        self._earliest = min((held.deadline for held in self._held.values()), default=math.inf)
         if overdue and self.link.is_open:
             self._give_back(held.delivery for held in overdue)
             self.link.poll()

@@ -126,7 +126,7 @@ class RabbitStore(Store):
         with self._consumer.link.lock:
             found = [self._find(message) for message in messages]
             for each in found:
-                each.deadline = time.monotonic() + lease
+                self._consumer.extend(each, lease)
 
     # -- other ends, and looking -------------------------------------------------------------------------------
 
@@ -135,10 +135,10 @@ class RabbitStore(Store):
             held = self._find(message)
             self._replace(held, self._dead(held.delivery, reason, description))
 
-    def count(self) -> dict[str, int]:
-        """What AMQP tells: ready, waiting and dead messages, and what this object holds.
+    def lengths(self) -> dict[str, int]:
+        """How many messages are ready, waiting and dead at the broker, and how many this object holds.
 
-        Not what other consumers hold, nor what is acknowledged: hence COUNT is not among the features.
+        Not `count`: AMQP does not tell what other consumers hold, nor what is acknowledged.
         """
         with self._consumer.link.lock:
             leased = self._consumer.held_count()

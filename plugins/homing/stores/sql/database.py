@@ -13,6 +13,7 @@ import sqlalchemy
 from sqlalchemy import Table
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import PoolProxiedConnection
 
 from homing.errors import MissingExtraError, StoreError, StoreUnavailableError
 from homing.stores.sql import upgrade
@@ -45,8 +46,7 @@ class Database:
         self._missing: list[Table] = []
         self._lock = threading.Lock()
         self._clock = clock or time.time_ns
-        # An injected clock is the only clock, and SQLite's is that of this machine.
-        self._measures = clock is None and url.get_backend_name() != "sqlite"
+        self._measures = url.get_backend_name() != "sqlite"  # whose clock is that of this machine
         self._skew = 0
         self.dialect: Dialect = DIALECTS[url.get_backend_name()]
 
@@ -112,15 +112,16 @@ class Database:
                 upgrade.bring_up(connection, self.dialect, list(self._missing))
             else:
                 self._make_schema()
+            self.dialect.begin(connection)
             with connection.begin_nested():
                 yield connection
 
-    def connect_driver(self) -> Any:
-        """A connection of the driver's own kind, outside the pool; whoever asked closes it."""
+    def connect_apart(self) -> PoolProxiedConnection:
+        """A connection outside the pool, with the driver's own in its `dbapi_connection`; whoever asked closes it."""
         with self.translated("listen to"):
-            pooled = self._engine.raw_connection()
-            pooled.detach()
-            return pooled.driver_connection
+            connection = self._engine.raw_connection()
+            connection.detach()
+            return connection
 
     def close(self) -> None:
         self._engine.dispose()

@@ -63,6 +63,9 @@ class Dialect:
         """The statement, passing over rows that somebody else is just taking."""
         return statement.with_for_update(skip_locked=True)
 
+    def begin(self, connection: Connection) -> None:
+        """Makes sure that a caller's connection has begun its transaction, so that a savepoint does not become it."""
+
     def lock_schema(self, connection: Connection) -> None:
         """Keeps every other process from changing tables until the transaction ends, or `unlock_schema`."""
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
@@ -87,6 +90,10 @@ class Sqlite(Dialect):
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
         return statement
+
+    def begin(self, connection: Connection) -> None:
+        # Python's driver begins one before the first statement that changes something, and only then.
+        connection.exec_driver_sql("DELETE FROM homing__tables WHERE 0")
 
     def lock_schema(self, connection: Connection) -> None:
         """The transaction has the database for itself already."""

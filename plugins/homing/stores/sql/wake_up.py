@@ -54,19 +54,19 @@ class WakeUp:
             listener.close()
 
     def _listen(self) -> None:
-        if self._listener is None or self._listener.closed:
-            connection = self._database.connect_driver()
-            connection.rollback()
-            connection.autocommit = True
-            connection.execute(f'LISTEN "{self._channel}"')
-            self._listener = connection
+        if self._listener is None:
+            listener = self._database.connect_apart()
+            driver: Any = listener.dbapi_connection
+            driver.autocommit = True
+            driver.execute(f'LISTEN "{self._channel}"')
+            self._listener = listener
 
     def _pause(self, seconds: float, listening: bool) -> None:
         if not listening:
             time.sleep(seconds)
             return
         try:
-            for _ in self._listener.notifies(timeout=seconds, stop_after=1):
+            for _ in self._listener.dbapi_connection.notifies(timeout=seconds, stop_after=1):
                 pass
         except Exception as error:  # noqa: BLE001 - the driver's own errors, which this layer does not import
             self.close()

@@ -1,0 +1,128 @@
+"""Processes killed, servers restarted, clocks that disagree: nothing is lost, and who lost his lease is told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from homing.errors import LeaseLostError, NotInFlightError
+from homing.store import DEDUPLICATION, Store
+from tests.conformance.conftest import drain, eventually, take
+from tests.conformance.subjects import Place, server_of
+
+_WORKERS = Path(__file__).with_name("workers.py")
+
+
+def start(role: str, place: Place, *arguments: object) -> subprocess.Popen[str]:
+    if not place.subject.processes:
+        pytest.skip(f"{place.subject.name} lives in one process")
+    command = [sys.executable, str(_WORKERS), role, place.url, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def output(process: subprocess.Popen[str], timeout: float = 120) -> list[str]:
+    printed, _ = process.communicate(timeout=timeout)
+    return printed.split()
+
+
+@pytest.mark.chaos
+def test_a_consumer_killed_between_retrieve_and_acknowledge_loses_nothing(place: Place, store: Store) -> None:
+    store.store("a", id="m1")
+    victim = start("die_holding", place)
+
+    assert output(victim) == ["m1"]
+    assert victim.returncode == -signal.SIGKILL
+    message = take(store)
+
+    assert (message.id, message.content) == ("m1", "a")
+    assert message.delivery_count == 2
+    store.acknowledge(message)
+
+
+@pytest.mark.chaos
+def test_many_processes_share_a_store_out_and_each_message_is_delivered_once(place: Place) -> None:
+    place = place.with_options(ack_wait=60)
+    count, processes = 300, 3
+    with place.open() as store:
+        for number in range(count):
+            store.store(str(number))
+        consumers = [start("consume", place, 1) for _ in range(processes)]
+        delivered = [output(consumer) for consumer in consumers]
+
+    assert Counter(number for one in delivered for number in one) == Counter(map(str, range(count)))
+    assert sum(1 for one in delivered if one) > 1, "one consumer did everything"
+
+
+@pytest.mark.chaos
+@pytest.mark.services
+def test_a_server_restarted_in_mid_stream_loses_nothing(place: Place, request: pytest.FixtureRequest) -> None:
+    server = server_of(place, request)
+    place = place.with_options(ack_wait=1)
+    count = 400
+    with place.open() as store:
+        store.store("warm-up")
+        drain(store, 1)
+        # Only what was in somebody's hands when the server died may come twice; a broker may lose acknowledgements.
+        duplicates = 2 if DEDUPLICATION in store.features else 20
+    producer, consumer = start("produce", place, count), start("consume", place, 6)
+    assert producer.stdout is not None
+    for _ in range(50):
+        producer.stdout.readline()
+
+    server.restart()
+
+    accepted = set(output(producer)) | {str(number) for number in range(50)}
+    delivered = Counter(output(consumer))
+    assert accepted == {str(number) for number in range(count)}
+    assert set(delivered) == accepted
+    assert sum(delivered.values()) - count <= duplicates
+
+
+@pytest.mark.services
+def test_a_store_in_use_survives_a_restart_of_its_server(
+    place: Place, store: Store, request: pytest.FixtureRequest
+) -> None:
+    server = server_of(place, request)
+    store.store("before")
+    server.restart()
+
+    store.store("after")
+
+    assert [message.content for message in drain(store, 2)] == ["before", "after"]
+
+
+def test_two_consumers_whose_leases_overlap_settle_a_message_once(store: Store, other: Store) -> None:
+    if "renew" not in store.features:
+        pytest.skip("a broker holds a message until its consumer is gone")
+    store.store("a", id="a")
+    slow = take(store)
+    quick = eventually(other.retrieve)  # its lease ran out while the slow one still works
+    other.acknowledge(quick)
+
+    with pytest.raises((LeaseLostError, NotInFlightError), match="a"):
+        store.acknowledge(slow)
+    with pytest.raises((LeaseLostError, NotInFlightError), match="a"):
+        store.acknowledge(slow, success=False)
+
+    time.sleep(0.1)
+    assert store.retrieve() is None
+
+
+def test_a_lease_lost_before_acknowledge_changes_nothing(store: Store, other: Store) -> None:
+    if "renew" not in store.features:
+        pytest.skip("a broker holds a message until its consumer is gone")
+    store.store("a")
+    late = take(store)
+    current = eventually(other.retrieve)
+
+    with pytest.raises(LeaseLostError):
+        store.acknowledge(late, success=False)
+
+    assert store.retrieve() is None, "the other consumer still holds it"
+    other.acknowledge(current)

@@ -1,0 +1,265 @@
+"""Every store against a model of a few lines, through whatever sequence of calls Hypothesis can think of."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from homing import Message
+from homing.errors import LeaseLostError, NotInFlightError
+from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES
+from homing.store import (
+    BROWSE,
+    CANCEL,
+    CLAIM,
+    COUNT,
+    DEAD_LETTER,
+    DEDUPLICATION,
+    DEFER,
+    PRIORITY,
+    RENEW,
+    RESCHEDULE,
+    SCHEDULE,
+)
+from tests.conformance.conftest import take
+from tests.conformance.subjects import Place
+
+CONTENTS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(max_size=20), st.binary(max_size=20),
+    st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=3), st.lists(st.text(max_size=5), max_size=3),
+)  # fmt: skip
+
+
+@dataclass
+class Known:
+    """What the model knows of one message."""
+
+    content: Any
+    number: int
+    due: int
+    priority: int = 0
+    state: str = AVAILABLE
+    deliveries: int = 0
+
+
+class Comparison(RuleBasedStateMachine):
+    """The model: a dictionary of messages, and a counter in place of a clock."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        fresh = replace(place, name=f"t{uuid.uuid4().hex[:12]}")
+        self.store = fresh.with_options(ack_wait=600, max_deliveries=1000).open()
+        self.can = self.store.features
+        self.known: dict[str, Known] = {}
+        self.held: list[Message] = []
+        self.lost: list[Message] = []
+        self.ticks = 0
+
+    def teardown(self) -> None:
+        self.store.close()
+
+    def tick(self) -> int:
+        self.ticks += 1
+        return self.ticks
+
+    def ids(self, *states: str) -> list[str]:
+        return [key for key, message in self.known.items() if message.state in states]
+
+    def waiting(self) -> list[str]:
+        """The ids to be handed out, in order."""
+
+        def order(message_id: str) -> tuple[int, int, int]:
+            message = self.known[message_id]
+            return (message.priority, message.due, message.number)
+
+        return sorted(self.ids(AVAILABLE), key=order)
+
+    def handed_out(self, message: Message) -> None:
+        known = self.known[message.id]
+        known.state, known.deliveries = LEASED, known.deliveries + 1
+        assert message.content == known.content
+        assert type(message.content) is type(known.content)
+        assert message.delivery_count == known.deliveries
+        self.held.append(message)
+
+    def pick(self, data: st.DataObject, items: list[Any]) -> Any:
+        return items[data.draw(st.integers(0, len(items) - 1))]
+
+    @initialize(content=CONTENTS)
+    def begin(self, content: Any) -> None:
+        self.put(content, 0)
+
+    # -- the verbs ---------------------------------------------------------------------------------------------
+
+    @rule(content=CONTENTS, priority=st.integers(0, 2))
+    def put(self, content: Any, priority: int) -> None:
+        priority = priority if PRIORITY in self.can else 0
+        number = self.tick()
+        message_id = self.store.store(Message(f"m{number}", content, priority=priority))
+        self.known[message_id] = Known(content, number, number, priority)
+
+    @precondition(lambda self: self.known and DEDUPLICATION in self.can)
+    @rule(data=st.data())
+    def put_again(self, data: st.DataObject) -> None:
+        self.store.store("again", id=self.pick(data, list(self.known)))
+
+    @rule()
+    def retrieve(self) -> None:
+        expected = self.waiting()
+        if not expected:
+            assert self.store.retrieve() is None
+            return
+        message = take(self.store, timeout=10)
+        assert message.id == expected[0] if CLAIM in self.can else message.id in expected
+        self.handed_out(message)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), success=st.booleans(), by_id=st.booleans())
+    def acknowledge(self, data: st.DataObject, success: bool, by_id: bool) -> None:
+        message = self.pick(data, self.held)
+        self.store.acknowledge(message.id if by_id else message, success)
+        self.held.remove(message)
+        self.settled(message, success)
+
+    def settled(self, message: Message, success: bool) -> None:
+        known = self.known[message.id]
+        known.state, known.due = ACKNOWLEDGED if success else AVAILABLE, self.tick()
+
+    @precondition(lambda self: self.ids(ACKNOWLEDGED, AVAILABLE))
+    @rule(data=st.data())
+    def acknowledge_what_is_not_in_flight(self, data: st.DataObject) -> None:
+        with pytest.raises((NotInFlightError, LeaseLostError)):
+            self.store.acknowledge(self.pick(data, self.ids(ACKNOWLEDGED, AVAILABLE)))
+
+    @precondition(lambda self: self.lost)
+    @rule(data=st.data(), success=st.booleans())
+    def acknowledge_what_was_lost(self, data: st.DataObject, success: bool) -> None:
+        with pytest.raises((NotInFlightError, LeaseLostError)):
+            self.store.acknowledge(self.pick(data, self.lost), success)
+
+    # -- abilities ---------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: CLAIM in self.can)
+    @rule(limit=st.integers(1, 4))
+    def claim(self, limit: int) -> None:
+        expected = self.waiting()[:limit]
+        claimed = self.store.claim(limit, lease=600)
+        assert [message.id for message in claimed] == expected
+        for message in claimed:
+            self.handed_out(message)
+
+    @precondition(lambda self: self.held and CLAIM in self.can)
+    @rule(outcomes=st.lists(st.booleans(), min_size=1, max_size=4))
+    def settle(self, outcomes: list[bool]) -> None:
+        messages = self.held[: len(outcomes)]
+        self.store.settle(messages, outcomes[: len(messages)])
+        self.held = self.held[len(messages) :]
+        due = self.tick()
+        for message, success in zip(messages, outcomes, strict=False):
+            self.known[message.id].state, self.known[message.id].due = ACKNOWLEDGED if success else AVAILABLE, due
+
+    @precondition(lambda self: self.held and self.lost and CLAIM in self.can)
+    @rule()
+    def settle_with_one_that_was_lost(self) -> None:
+        with pytest.raises((NotInFlightError, LeaseLostError)):
+            self.store.settle([self.held[0], self.lost[0]])
+
+    @precondition(lambda self: self.held and RENEW in self.can)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        message = self.pick(data, self.held)
+        self.store.renew(message, 0.002)
+        time.sleep(0.006)
+        self.held.remove(message)
+        self.lost.append(message)
+        self.known[message.id].state, self.known[message.id].due = AVAILABLE, self.tick()
+
+    @precondition(lambda self: self.held and DEFER in self.can)
+    @rule(data=st.data())
+    def defer(self, data: st.DataObject) -> None:
+        message = self.pick(data, self.held)
+        self.store.defer(message)
+        self.held.remove(message)
+        self.known[message.id].state = DEFERRED
+
+    @precondition(lambda self: DEFER in self.can)
+    @rule()
+    def receive_deferred(self) -> None:
+        expected = self.ids(DEFERRED)
+        received = self.store.receive_deferred([*self.known, "unknown"], lease=600)
+        assert {message.id for message in received} == set(expected)
+        for message in received:
+            self.handed_out(message)
+
+    @precondition(lambda self: self.held and DEAD_LETTER in self.can)
+    @rule(data=st.data())
+    def dead_letter(self, data: st.DataObject) -> None:
+        message = self.pick(data, self.held)
+        self.store.dead_letter(message, reason="bad")
+        self.held.remove(message)
+        self.known[message.id].state = DEAD
+
+    @precondition(lambda self: SCHEDULE in self.can)
+    @rule(content=CONTENTS)
+    def schedule(self, content: Any) -> None:
+        number = self.tick()
+        at = datetime.now(timezone.utc) + timedelta(hours=1)
+        message_id = self.store.store(content, id=f"m{number}", scheduled_at=at)
+        self.known[message_id] = Known(content, number, number, state=SCHEDULED)
+
+    @precondition(lambda self: self.known and CANCEL in self.can)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        message_id = self.pick(data, list(self.known))
+        assert self.store.cancel(message_id) == (self.known[message_id].state == SCHEDULED)
+        if self.known[message_id].state == SCHEDULED:
+            del self.known[message_id]
+
+    @precondition(lambda self: self.known and RESCHEDULE in self.can)
+    @rule(data=st.data())
+    def reschedule(self, data: st.DataObject) -> None:
+        message_id = self.pick(data, list(self.known))
+        movable = self.known[message_id].state in (AVAILABLE, SCHEDULED)
+        assert self.store.reschedule([message_id], datetime.now(timezone.utc)) == movable
+        if movable:
+            self.known[message_id].state, self.known[message_id].due = AVAILABLE, self.tick()
+
+    # -- what must always be so --------------------------------------------------------------------------------
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if COUNT in self.can:
+            states = Counter(message.state for message in self.known.values())
+            assert self.store.count() == {state: states[state] for state in STATES}
+
+    @invariant()
+    def states_agree(self) -> None:
+        if BROWSE in self.can:
+            seen = {message.id: (message.content, message.state) for message in self.store.browse(1000)}
+            assert seen == {key: (known.content, known.state) for key, known in self.known.items()}
+
+
+def test_the_store_does_what_the_model_does(place: Place) -> None:
+    run_state_machine_as_test(
+        lambda: Comparison(place),
+        settings=settings(
+            max_examples=400, stateful_step_count=40, deadline=None, database=None, derandomize=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""Consumers and producers for the tests that need processes of their own. Run as `python workers.py <role> <url> …`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from homing import open_store
+from homing.errors import StoreError
+
+
+def die_holding(url: str) -> None:
+    """Retrieves a message and is killed before it can acknowledge."""
+    store = open_store(url)
+    while (message := store.retrieve()) is None:
+        time.sleep(0.02)
+    print(message.id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def consume(url: str, idle: str) -> None:
+    """Prints the content of each message it has acknowledged, until there was none for `idle` seconds."""
+    with open_store(url) as store:
+        last = time.monotonic()
+        while time.monotonic() - last < float(idle):
+            try:
+                message = store.retrieve()
+                if message is not None:
+                    store.acknowledge(message)
+                    print(message.content, flush=True)
+                    last = time.monotonic()
+                    continue
+            except StoreError as error:
+                print(f"consumer: {error}", file=sys.stderr, flush=True)
+                last = time.monotonic()
+            time.sleep(0.02)
+
+
+def produce(url: str, count: str) -> None:
+    """Stores numbers under ids of their own, each again until the store has accepted it, and prints the accepted."""
+    with open_store(url) as store:
+        for number in range(int(count)):
+            while True:
+                try:
+                    store.store(str(number), id=f"m{number}")
+                except StoreError as error:
+                    print(f"producer: {error}", file=sys.stderr, flush=True)
+                    time.sleep(0.05)
+                else:
+                    break
+            print(number, flush=True)
+
+
+if __name__ == "__main__":
+    {"die_holding": die_holding, "consume": consume, "produce": produce}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,468 @@
+"""What the SQL store does on all three databases: Vitess's recipes, transactions, its schema, its properties."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from homing import Message, open_store
+from homing.errors import ConfigurationError, LeaseLostError, MissingExtraError, NotInFlightError
+from homing.stores.sql import SqlStore, properties, upgrade
+from homing.stores.sql.dialects import with_driver
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[SqlStore]:
+    with opened(database) as store:
+        yield store
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[sa.Engine]:
+    """The application's own way into the database."""
+    engine = sa.create_engine(database)
+    yield engine
+    engine.dispose()
+
+
+def opened(database: str, **options: Any) -> SqlStore:
+    query = "&".join(f"{name}={value}" for name, value in options.items())
+    store = open_store(f"{database}?store=orders&{query}")
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def execute(engine: sa.Engine, statement: str, **values: Any) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement), values)
+
+
+# -- Vitess's recipes -------------------------------------------------------------------------------------------
+
+
+def test_plain_sql_with_only_id_and_message_stores_a_message(store: SqlStore, engine: sa.Engine) -> None:
+    store.count()  # makes the table
+    execute(engine, "insert into homing_orders (id, message) values ('1', 'hello world')")
+
+    assert store.has_due()
+    message = store.retrieve()
+
+    assert message is not None
+    assert (message.id, message.content, message.delivery_count) == ("1", "hello world", 1)
+    store.acknowledge(message)
+
+
+def test_plain_sql_with_a_future_time_scheduled_is_delivered_when_it_is_due(store: SqlStore, engine: sa.Engine) -> None:
+    store.count()
+    future = time.time_ns() + SECOND
+    statement = "insert into homing_orders (id, message, time_scheduled) values ('1', 'hello world', :future)"
+    execute(engine, statement, future=future)
+
+    assert store.count()["scheduled"] == 1
+    assert not store.has_due()
+    assert store.retrieve() is None
+    assert store.count()["scheduled"] == 1
+    assert store.wait(5)
+    assert store.retrieve() is not None
+    assert time.time_ns() >= future
+
+
+def test_a_future_message_by_plain_sql_hides_nothing_that_is_due(store: SqlStore, engine: sa.Engine) -> None:
+    store.store("now")
+    statement = "insert into homing_orders (id, message, time_scheduled) values ('1', 'later', :future)"
+    execute(engine, statement, future=time.time_ns() + 60 * SECOND)
+
+    assert store.has_due()
+    assert [message.content for message in store.claim(10)] == ["now"]
+
+
+def test_plain_sql_acknowledges(store: SqlStore, engine: sa.Engine) -> None:
+    store.store("a", id="1")
+    message = store.retrieve()
+    assert message is not None
+    statement = "update homing_orders set time_acked = :now, time_next = null where id in ('1') and time_acked is null"
+    execute(engine, statement, now=time.time_ns())
+
+    assert store.count()["acknowledged"] == 1
+    with pytest.raises(NotInFlightError):
+        store.acknowledge(message)
+
+
+def test_plain_sql_reschedules(store: SqlStore, engine: sa.Engine) -> None:
+    store.store("a", id="1", scheduled_at=datetime(2100, 1, 1, tzinfo=timezone.utc))
+    statement = "update homing_orders set time_next = :now, epoch = :epoch where id in ('1') and time_acked is null"
+    execute(engine, statement, now=time.time_ns(), epoch=0)
+
+    assert store.retrieve() is not None
+
+
+# -- the caller's own transaction -------------------------------------------------------------------------------
+
+
+def test_a_message_stored_in_a_transaction_is_there_only_on_commit(store: SqlStore, engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        store.store("undone", transaction=connection)
+        connection.rollback()
+        store.store_many(["a", "b"], transaction=connection)
+        connection.commit()
+
+    assert [message.content for message in store.claim(10)] == ["a", "b"]
+
+
+def test_a_message_stored_in_a_session_commits_with_the_applications_own_rows(
+    store: SqlStore, engine: sa.Engine
+) -> None:
+    execute(engine, "create table app (n integer)")
+    with Session(engine) as session:
+        session.execute(sa.text("insert into app values (1)"))
+        store.store("a", transaction=session)
+        session.rollback()
+        session.execute(sa.text("insert into app values (2)"))
+        store.store("b", transaction=session)
+        session.commit()
+
+    assert [message.content for message in store.claim(10)] == ["b"]
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("select n from app")).scalars().all() == [2]
+
+
+def test_an_acknowledgement_in_a_transaction_counts_only_on_commit(store: SqlStore, engine: sa.Engine) -> None:
+    store.store("a")
+    message = store.retrieve()
+    assert message is not None
+    with engine.connect() as connection:
+        store.acknowledge(message.id, transaction=connection)
+        connection.rollback()
+    assert store.count()["leased"] == 1
+    with engine.connect() as connection:
+        store.acknowledge(message.id, transaction=connection)
+        connection.commit()
+
+    assert store.count()["acknowledged"] == 1
+
+
+def test_a_failed_settlement_undoes_only_itself_in_the_callers_transaction(store: SqlStore, engine: sa.Engine) -> None:
+    store.store_many(["a", "b"])
+    first, second = store.claim(2)
+    store.acknowledge(first)
+    execute(engine, "create table app (n integer)")
+    with engine.connect() as connection:
+        connection.execute(sa.text("insert into app values (1)"))
+        with pytest.raises(NotInFlightError, match=first.id):
+            store.settle([second, first], transaction=connection)
+        connection.commit()
+
+    assert store.count()["leased"] == 1
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("select n from app")).scalar() == 1
+
+
+# -- leases -----------------------------------------------------------------------------------------------------
+
+
+def lease_of(store: SqlStore, engine: sa.Engine, message_id: str = "a") -> float:
+    """How many seconds the message's lease still lasts."""
+    with engine.connect() as connection:
+        statement = sa.text("select time_next from homing_orders where id = :id")
+        end = connection.execute(statement, {"id": message_id}).scalar()
+    assert end is not None
+    return float(end - time.time_ns()) / SECOND
+
+
+def test_a_lease_doubles_with_each_delivery_up_to_its_cap_and_is_spread(database: str, engine: sa.Engine) -> None:
+    with opened(database, ack_wait=100, max_ack_wait=500, jitter=0.2) as store:
+        store.store("a", id="a")
+        leases = []
+        for _ in range(5):
+            message = store.retrieve()
+            assert message is not None
+            leases.append(lease_of(store, engine))
+            store.acknowledge(message, success=False)
+
+    assert leases[0] == pytest.approx(100, abs=5)
+    for lease, wait in zip(leases[1:], [200, 400, 500, 500], strict=True):
+        assert wait - 5 < lease <= 1.2 * wait
+
+
+def test_messages_that_failed_together_come_back_apart(database: str) -> None:
+    with opened(database, ack_wait=100, jitter=0.5) as store:
+        ids = store.store_many(range(20))
+        store.settle(store.claim(20), success=False)
+        store.claim(20)
+        engine = sa.create_engine(database)
+        with engine.connect() as connection:
+            ends = set(connection.execute(sa.text("select time_next from homing_orders")).scalars())
+        engine.dispose()
+
+    assert len(ends) == len(ids)
+
+
+def test_a_back_off_makes_a_released_message_wait_longer_each_time(database: str, engine: sa.Engine) -> None:
+    with opened(database, backoff=100) as store:
+        store.store("a", id="a")
+        waits = []
+        for _ in range(3):
+            message = store.retrieve()
+            assert message is not None
+            store.acknowledge(message, success=False)
+            waits.append(lease_of(store, engine))
+            assert store.retrieve() is None
+            store.reschedule(["a"], datetime.now(timezone.utc))
+
+    assert [round(wait / 100) for wait in waits] == [1, 2, 4]
+
+
+def test_a_consumer_whose_clock_is_wrong_does_not_take_what_others_hold(database: str) -> None:
+    if database.startswith("sqlite"):
+        pytest.skip("consumers of SQLite share one machine's clock")
+    ahead = SqlStore(sa.make_url(database), "orders", clock=lambda: time.time_ns() + 3600 * SECOND)
+    with opened(database) as store, ahead:
+        store.store("a")
+        assert store.retrieve() is not None
+
+        assert ahead.retrieve() is None
+
+        ahead.store("b")
+        message = store.retrieve()
+        assert message is not None
+        store.acknowledge(message)
+
+
+# -- duplicates, rate, properties, columns ----------------------------------------------------------------------
+
+
+def test_an_id_may_come_again_after_the_window(database: str) -> None:
+    with opened(database, duplicate_window=2) as store:
+        store.store("first", id="m")
+        store.settle(store.claim(1))
+        store.store("within the window", id="m")
+        assert store.retrieve() is None
+        time.sleep(2.1)
+
+        store.store("after it", id="m")
+
+        message = store.retrieve()
+        assert message is not None
+        assert message.content == "after it"
+
+
+def test_ids_that_differ_only_in_case_or_trailing_space_are_different(store: SqlStore) -> None:
+    for message_id in ("a", "A", "a ", "ä"):
+        store.store(message_id, id=message_id)
+
+    assert [message.content for message in store.claim(10)] == ["a", "A", "a ", "ä"]
+
+
+def test_claiming_keeps_to_the_rate() -> None:
+    now = 0.0
+    limit = properties.RateLimit(clock=lambda: now)
+
+    assert limit.allowed(100, rate=10) == 10
+    limit.taken(10)
+    assert limit.allowed(100, rate=10) == 0
+    now = 0.5
+    assert limit.allowed(100, rate=10) == 5
+    now = 60.0
+    assert limit.allowed(100, rate=10) == 10
+
+
+def test_a_store_with_a_rate_hands_out_no_more(database: str) -> None:
+    with opened(database, rate=5) as store:
+        store.store_many(range(20))
+
+        assert len(store.claim(20)) == 5
+        assert len(store.claim(20)) <= 1
+
+
+def test_changed_properties_reach_a_running_consumer(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(properties, "_REFRESH", 0.05)
+    with opened(database, ack_wait=7) as running, opened(database) as admin:
+        assert running.properties.ack_wait == 7
+        admin.configure(ack_wait=99, max_deliveries=2)
+        time.sleep(0.1)
+
+        assert (running.properties.ack_wait, running.properties.max_deliveries) == (99, 2)
+        admin.configure(ack_wait=None)
+        time.sleep(0.1)
+        assert running.properties.ack_wait == 7
+
+
+def test_a_property_that_does_not_exist_is_refused(store: SqlStore) -> None:
+    with pytest.raises(ConfigurationError, match="ack_wait"):
+        store.configure(akc_wait=1)
+    with pytest.raises(ConfigurationError, match="positive"):
+        store.configure(ack_wait=0)
+
+
+def test_columns_of_the_application_are_filled_from_the_headers(database: str, engine: sa.Engine) -> None:
+    with opened(database) as store:
+        store.store("before there were columns")
+    with opened(database, columns="region,customer:bigint") as store:
+        store.store("a", headers={"region": "eu", "customer": 2**40, "other": 1})
+        with engine.connect() as connection:
+            rows = connection.execute(sa.text("select region, customer from homing_orders order by sequence")).all()
+
+        assert [tuple(row) for row in rows] == [(None, None), ("eu", 2**40)]
+        assert store.claim(2)[1].headers == {"region": "eu", "customer": 2**40, "other": 1}
+
+
+def test_acknowledged_messages_are_purged_by_themselves_after_purge_after(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.stores.sql.store._PURGE_EVERY", 0.0)
+    with opened(database, purge_after=0.1) as store:
+        store.store_many(range(10))
+        store.settle(store.claim(10))
+        time.sleep(0.2)
+        store.claim(1)
+
+        assert sum(store.count().values()) == 0
+
+
+def test_a_payload_of_a_megabyte_survives(store: SqlStore) -> None:
+    store.store("x" * 1_000_000)
+
+    message = store.retrieve()
+
+    assert message is not None
+    assert len(message.content) == 1_000_000
+
+
+# -- waking up --------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_consumer_hears_of_a_message_at_once(database: str) -> None:
+    with opened(database) as consumer, opened(database) as producer:
+        producer.count()
+        heard: list[float] = []
+
+        def listen() -> None:
+            assert consumer.wait(20)
+            heard.append(time.monotonic())
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        time.sleep(0.5)
+        stored = time.monotonic()
+        producer.store("a")
+        thread.join(30)
+
+    assert heard[0] - stored < 2
+
+
+def test_a_transaction_notifies_once_however_many_messages_it_stores(postgresql: Any) -> None:
+    database = postgresql.empty_database()
+    engine = sa.create_engine(database)
+    with opened(database) as store, engine.connect() as connection:
+        store.count()
+        listener: Any = store._database.connect_apart()
+        listener.dbapi_connection.autocommit = True
+        listener.dbapi_connection.execute('LISTEN "homing_orders"')
+        store.store("a", transaction=connection)
+        store.store_many(range(100), transaction=connection)
+        connection.commit()
+        heard = list(listener.dbapi_connection.notifies(timeout=0.5))
+        listener.close()
+    engine.dispose()
+
+    assert len(heard) == 1
+
+
+# -- the schema -------------------------------------------------------------------------------------------------
+
+_START = """
+import sys
+from homing import open_store
+with open_store(sys.argv[1]) as store:
+    store.store("a")
+    store.ledger().entries(["a"])
+"""
+
+
+def test_processes_that_start_at_once_make_the_tables_once(database: str) -> None:
+    command = [sys.executable, "-c", _START, f"{database}?store=orders"]
+    starting = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    errors = [process.communicate(timeout=120)[1] for process in starting]
+
+    assert [process.returncode for process in starting] == [0] * 4, errors
+    with opened(database) as store:
+        assert store.count()["available"] == 4
+
+
+def test_a_table_of_version_1_is_brought_up_to_date_with_its_messages(database: str, engine: sa.Engine) -> None:
+    with opened(database) as store:
+        store.store("old", id="old")
+    with engine.begin() as connection:
+        if not database.startswith("mysql"):
+            connection.execute(sa.text("drop index homing_orders__session"))
+        connection.execute(sa.text("alter table homing_orders drop column bucket"))
+        connection.execute(sa.text("drop table homing__tables"))
+
+    with opened(database, partitions=2) as store:
+        store.store("new")
+
+        assert {message.content for message in store.claim(10, partitions=[0, 1])} == {"old", "new"}
+        assert store.count()["leased"] == 2
+
+
+def test_a_table_of_a_newer_version_is_refused(database: str, engine: sa.Engine) -> None:
+    with opened(database) as store:
+        store.store("a")
+    execute(engine, "update homing__tables set version = :newer", newer=upgrade.VERSION + 1)
+
+    with opened(database) as store, pytest.raises(ConfigurationError, match="newer"):
+        store.retrieve()
+
+
+# -- URLs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("sqlite:///x.db", "sqlite+pysqlite"),
+        ("postgresql://h/d", "postgresql+psycopg"),
+        ("postgresql+psycopg://h/d", "postgresql+psycopg"),
+        ("mysql://h/d", "mysql+pymysql"),
+        ("mariadb://h/d", "mysql+pymysql"),
+        ("mariadb+pymysql://h/d", "mysql+pymysql"),
+    ],
+)
+def test_a_scheme_means_one_driver(url: str, driver: str) -> None:
+    assert with_driver(sa.make_url(url)).drivername == driver
+
+
+def test_another_driver_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="psycopg"):
+        open_store("postgresql+asyncpg://h/d")
+
+
+@pytest.mark.parametrize(("scheme", "extra"), [("postgresql", "postgres"), ("mysql", "mysql"), ("mariadb", "mysql")])
+def test_a_missing_driver_is_an_error_that_names_the_extra(
+    scheme: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.stores.sql.dialects.find_spec", lambda name: None)
+
+    with pytest.raises(MissingExtraError, match=rf'pip install "homing\[{extra}\]"'):
+        open_store(f"{scheme}://h/d")
+
+
+def test_an_acknowledgement_that_comes_too_late_in_a_transaction_is_refused(database: str, engine: sa.Engine) -> None:
+    with opened(database) as store:
+        store.store(Message("a", "a"))
+        (message,) = store.claim(1, lease=0.05)
+        time.sleep(0.1)
+
+        with engine.connect() as connection, pytest.raises(LeaseLostError):
+            store.acknowledge(message, transaction=connection)
