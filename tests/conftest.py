@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
 
 # Importing Airflow makes a home where there is none: never the one of whoever runs the tests.
@@ -31,6 +32,12 @@ def mariadb() -> Iterator[MariaDB]:
     launch(server)
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQ]:
+    with running_rabbitmq() as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

@@ -12,6 +12,7 @@ HomingError
 │   └── BindingError            the content does not fit the type a handler asks for
 ├── StoreError                  a store did not do what it was asked; the message is where it was
 │   ├── StoreUnavailableError   the store cannot be reached: try again later
+│   │   └── PartlyStoredError   the store went away while it was storing many
 │   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
 │   └── UnsupportedError        this store does not have that ability
@@ -23,6 +24,7 @@ Signals that steer a chain without being failures, such as Drop, are not part of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -72,6 +74,18 @@ class StoreError(HomingError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be reached; nothing is known to have changed."""
+
+
+class PartlyStoredError(StoreUnavailableError):
+    """The store went away while it was storing many: `stored` of all `ids` are durable, of the rest it is not known.
+
+    Store the same messages again under the same ids: whoever receives one twice knows it by its id.
+    """
+
+    def __init__(self, text: str, *, ids: Sequence[str], stored: Sequence[str]) -> None:
+        super().__init__(text)
+        self.ids = list(ids)
+        self.stored = list(stored)
 
 
 class NotInFlightError(StoreError):

@@ -51,7 +51,7 @@ ALL_FEATURES = (
 STORE_FEATURES: Mapping[str, frozenset[str]] = {
     "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
     "sql": frozenset(ALL_FEATURES),
-    "rabbitmq": frozenset({BULK, SCHEDULE, DEAD_LETTER, PRIORITY, TIME_TO_LIVE}),
+    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE}),
 }
 
 # Reasons a store gives by itself for keeping a message aside as dead.

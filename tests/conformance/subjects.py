@@ -31,9 +31,11 @@ class Subject:
 SUBJECTS = {
     subject.name: subject
     for subject in (
+        Subject("memory", lambda request: "memory://", processes=False),
         Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
         Subject("postgresql", lambda request: str(request.getfixturevalue("postgresql").url), server="postgresql"),
         Subject("mariadb", lambda request: str(request.getfixturevalue("mariadb").url), server="mariadb"),
+        Subject("rabbitmq", lambda request: str(request.getfixturevalue("rabbitmq").url), server="rabbitmq"),
     )
 }
 

@@ -34,6 +34,7 @@ def consume(url: str, idle: str) -> None:
                     continue
             except StoreError as error:
                 print(f"consumer: {error}", file=sys.stderr, flush=True)
+                last = time.monotonic()
             time.sleep(0.02)
 
 

@@ -11,6 +11,9 @@ from homing.store import Store
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
 _OPENERS = {
+    "amqp": "homing.stores.rabbitmq:open_rabbitmq_store",
+    "amqps": "homing.stores.rabbitmq:open_rabbitmq_store",
+    "memory": "homing.stores.memory:open_memory_store",
     "mariadb": "homing.stores.sql:open_sql_store",
     "mysql": "homing.stores.sql:open_sql_store",
     "postgres": "homing.stores.sql:open_sql_store",

@@ -1,0 +1,60 @@
+"""The URL of a memory store, taken apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from homing.errors import ConfigurationError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a memory store behaves. Durations are in seconds."""
+
+    #: How long a retrieved message is leased the first time; doubled with each delivery.
+    ack_wait: float = 30.0
+    #: No lease of the store's own lasts longer.
+    max_ack_wait: float = 3600.0
+    #: Leases after the first are spread by up to this part of them.
+    jitter: float = 0.1
+    #: How often a lease may run out before the message is kept aside as dead.
+    max_deliveries: int = 5
+    #: How long a released message waits, doubled with each delivery; 0: not at all.
+    backoff: float = 0.0
+    #: For how long an id is known after its message was stored; 0: as long as the message is kept.
+    duplicate_window: float = 0.0
+    #: Acknowledged messages are forgotten so long after their acknowledgement; 0: only when purge() says so.
+    purge_after: float = 600.0
+    #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
+    partitions: int = 0
+
+
+def parse_url(url: str) -> tuple[str, Options]:
+    """The name and the options; raises ConfigurationError for a bad one."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    names = {name for name in (parts.netloc + parts.path, options.pop("store", "")) if name}
+    name = names.pop() if len(names) == 1 else ""
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError("a memory store is named once, in letters, digits, _ . and -, such as memory://orders")
+    known = {field.name: type(field.default) for field in fields(Options)}
+    for key in options:
+        if key not in known:
+            raise ConfigurationError(f"a memory store has no option {key!r}; it has: {', '.join(known)}")
+    return name, Options(**{key: _number(key, text, known[key]) for key, text in options.items()})
+
+
+def _number(key: str, text: str, kind: type) -> Any:
+    may_be_nothing = key not in ("ack_wait", "max_ack_wait", "max_deliveries")
+    try:
+        value = kind(text)
+    except ValueError:
+        value = -1
+    if not (0 < value < float("inf") or (value == 0 and may_be_nothing)):
+        raise ConfigurationError(f"the store option {key} is a positive number, not {text!r}")
+    return value

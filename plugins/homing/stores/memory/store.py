@@ -1,0 +1,420 @@
+"""MemoryStore: a whole store in the memory of one process, for tests, demos and queues that may die with it."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from threading import Lock
+from typing import Any
+
+from homing import message as m
+from homing import store as contract
+from homing.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotInFlightError,
+    UnreadableMessageError,
+    UnstorableContentError,
+)
+from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
+from homing.store import BatchLease, Store
+from homing.stores.incoming import as_message
+from homing.stores.memory.options import Options, parse_url
+from homing.stores.memory.shelf import Entry, Shelf
+
+_NANOSECONDS = 1_000_000_000
+_JITTER = random.Random()  # noqa: S311
+
+_SHELVES: dict[str, Shelf] = {}
+_SHELVES_LOCK = Lock()
+
+
+def open_memory_store(url: str) -> MemoryStore:
+    """Opens `memory://name?ack_wait=30&max_deliveries=5`; raises ConfigurationError for a bad option.
+
+    Every store opened under one name in one process is the same store.
+    """
+    return MemoryStore(*parse_url(url))
+
+
+class MemoryStore(Store):
+    """Messages in memory: thread-safe, leased, fenced; gone when the process ends, shared within it by `name`.
+
+    Acknowledged messages are remembered for a while: that is what duplicates are known by. `clock` gives nanoseconds
+    since 1970.
+    """
+
+    features = contract.STORE_FEATURES["memory"]
+
+    def __init__(self, name: str, options: Options | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
+        self.name = name
+        self._options = options or Options()
+        self._clock = clock
+        self._in_flight: dict[str, str] = {}
+        with _SHELVES_LOCK:
+            self._shelf = _SHELVES.setdefault(name, Shelf())
+
+    # -- the three verbs ---------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        content: Any,
+        *,
+        id: str | None = None,
+        headers: Headers | None = None,
+        scheduled_at: datetime | None = None,
+        transaction: Any = None,
+    ) -> str:
+        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
+
+    def retrieve(self) -> Message | None:
+        claimed = self.claim(1)
+        return claimed[0] if claimed else None
+
+    def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
+        self._refuse(transaction)
+        with self._now() as now:
+            self._settle_one(self._held(*self._claimed_as(message)), success, now)
+
+    def close(self) -> None:
+        """Does nothing: what this process holds stays for the others who opened the same name."""
+
+    # -- many at a time ----------------------------------------------------------------------------------------
+
+    def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
+        self._refuse(transaction)
+        messages = [as_message(item) for item in contents]
+        ready = [(message, m.encode(message.content), _copied_headers(message)) for message in messages]
+        with self._now() as now:
+            if self._options.purge_after:
+                self._shelf.forget_settled(now - _span(self._options.purge_after))
+            for message, encoded, headers in ready:
+                if not self._knows(message.id, now):
+                    self._shelf.add(self._new_entry(replace(message, content=None, headers=headers), encoded, now))
+        return [message.id for message in messages]
+
+    def claim(
+        self,
+        limit: int,
+        *,
+        batch_id: str | None = None,
+        lease: float | None = None,
+        session_id: str | None = None,
+        partitions: Collection[int] | None = None,
+    ) -> list[Message]:
+        _refuse_lease(limit, lease)
+        share = self._share(partitions)
+        with self._now() as now:
+            entries = None if batch_id is None else self._shelf.batch(batch_id)
+            if entries is not None:
+                return self._lease_again(entries, batch_id, lease, now)
+            claimed: list[Message] = []
+            while not claimed:  # what cannot be read is kept aside, and the next asked for
+                if session_id is not None:
+                    entries = self._shelf.session_head(session_id, limit)
+                else:
+                    entries = self._shelf.pop_ready(limit, share)
+                if not entries:
+                    return []
+                claimed = self._lease(entries, batch_id, str(uuid.uuid4()), lease, now)
+            return claimed
+
+    def settle(
+        self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
+    ) -> None:
+        self._refuse(transaction)
+        outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
+        if len(outcomes) != len(messages):
+            raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
+        with self._now() as now:
+            held = [self._held(*self._claimed_as(message)) for message in messages]
+            if len(set(map(id, held))) < len(held):
+                raise NotInFlightError(f"a message can be settled once only, not twice in {len(held)}")
+            for entry, outcome in zip(held, outcomes, strict=True):
+                self._settle_one(entry, outcome, now)
+
+    def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
+        _refuse_lease(1, lease)
+        with self._now() as now:
+            if isinstance(held, BatchLease):
+                batch = self._shelf.batch(held.batch_id) or []
+                entries = [entry for entry in batch if entry.lock_token == held.lock_token]
+                if not entries:
+                    raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} is lost")
+            else:
+                messages = [held] if isinstance(held, Message) else held
+                entries = [self._held(message.id, message.lock_token) for message in messages]
+            for entry in entries:
+                entry.time_next = now + _span(lease)
+                self._shelf.place(entry, LEASED)
+
+    # -- other ends a message can come to ----------------------------------------------------------------------
+
+    def cancel(self, message_id: str) -> bool:
+        with self._now():
+            entry = self._shelf.entries.get(message_id)
+            if entry is None or entry.state != SCHEDULED or entry.deliveries:
+                return False
+            self._shelf.remove(entry)
+            return True
+
+    def defer(self, message: str | Message) -> None:
+        with self._now():
+            entry = self._held(*self._claimed_as(message))
+            self._shelf.leave_batch(entry)
+            entry.lock_token = None
+            self._shelf.place(entry, DEFERRED)
+            self._in_flight.pop(entry.message.id, None)
+
+    def receive_deferred(self, ids: Collection[str], *, lease: float | None = None) -> list[Message]:
+        _refuse_lease(1, lease)
+        with self._now() as now:
+            found = [self._shelf.entries[each] for each in ids if each in self._shelf.entries]
+            deferred = [entry for entry in found if entry.state == DEFERRED]
+            return self._lease(deferred, None, str(uuid.uuid4()), lease, now)
+
+    def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
+        with self._now() as now:
+            entry = self._held(*self._claimed_as(message))
+            self._shelf.bury(entry, now, reason, description, self.name)
+            self._in_flight.pop(entry.message.id, None)
+
+    def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
+        due = _nanoseconds(at)
+        with self._now() as now:
+            found = [self._shelf.entries[each] for each in ids if each in self._shelf.entries]
+            changed = [entry for entry in found if entry.state in (AVAILABLE, SCHEDULED)]
+            for entry in changed:
+                entry.time_scheduled = entry.time_next = due
+                entry.lock_token = None
+                entry.deliveries = entry.deliveries if delivery_count is None else delivery_count
+                self._shelf.place(entry, SCHEDULED if due > now else AVAILABLE)
+            return len(changed)
+
+    # -- looking, without claiming -----------------------------------------------------------------------------
+
+    def browse(
+        self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
+    ) -> list[Message]:
+        wanted = None if ids is None else set(ids)
+        with self._now():
+            found: list[Message] = []
+            for entry in self._shelf.entries.values():
+                if len(found) >= limit:
+                    break
+                known = entry.sequence > after and (wanted is None or entry.message.id in wanted)
+                if known and state in (None, entry.state):
+                    found.append(self._message(entry, raw=True))
+            return found
+
+    def count(self) -> dict[str, int]:
+        counted = dict.fromkeys(STATES, 0)
+        with self._now():
+            for entry in self._shelf.entries.values():
+                counted[entry.state] += 1
+        return counted
+
+    def oldest_age(self) -> float | None:
+        with self._now() as now:
+            due = [entry.time_next for entry in self._shelf.entries.values() if entry.state == AVAILABLE]
+        return (now - min(due)) / _NANOSECONDS if due else None
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._now() as now:
+                if self._shelf.has_ready():
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                due = self._shelf.next_time()
+                soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
+                self._shelf.changed.wait(soon)
+
+    def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
+        if state not in (ACKNOWLEDGED, DEAD):
+            raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r}")
+        with self._now() as now:
+            before = now - _span(self._options.purge_after if older_than is None else older_than)
+            if state == ACKNOWLEDGED:
+                return self._shelf.forget_settled(before)
+            entries = self._shelf.entries.values()
+            old = [entry for entry in entries if entry.state == DEAD and entry.time_settled <= before]
+            for entry in old:
+                self._shelf.remove(entry)
+            return len(old)
+
+    # -- under the lock ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _now(self) -> Iterator[int]:
+        """Holds the lock; whatever was due by the time it gives has happened."""
+        with self._shelf.changed:
+            now = self._clock()
+            self._shelf.advance(now, self._options.max_deliveries, self.name)
+            yield now
+
+    def _new_entry(self, message: Message, encoded: m.Encoded, now: int) -> Entry:
+        due = now if message.scheduled_at is None else _nanoseconds(message.scheduled_at)
+        return Entry(
+            message,
+            encoded,
+            self._shelf.next_sequence(),
+            self._partition(message),
+            time_created=now,
+            time_scheduled=due,
+            time_next=due,
+            time_to_live=None if message.time_to_live is None else _span(message.time_to_live.total_seconds()),
+            state=SCHEDULED if due > now else AVAILABLE,
+            reason=message.dead_letter_reason,
+            description=message.dead_letter_description,
+            source=message.dead_letter_source,
+        )
+
+    def _knows(self, message_id: str, now: int) -> bool:
+        """Whether a message of this id is here; one finished and stored before the window is forgotten."""
+        entry, window = self._shelf.entries.get(message_id), self._options.duplicate_window
+        if entry is None or not window or entry.state != ACKNOWLEDGED or entry.time_created >= now - _span(window):
+            return entry is not None
+        self._shelf.remove(entry)
+        return False
+
+    def _partition(self, message: Message) -> int | None:
+        if not self._options.partitions:
+            return None
+        key = message.partition_key or message.session_id or message.id
+        return zlib.crc32(key.encode()) % self._options.partitions
+
+    def _share(self, partitions: Collection[int] | None) -> set[int | None] | None:
+        if partitions is None:
+            return None
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
+            )
+        return {*partitions, None}
+
+    def _lease(
+        self, entries: Sequence[Entry], batch_id: str | None, token: str, lease: float | None, now: int
+    ) -> list[Message]:
+        claimed = []
+        for entry in entries:
+            entry.deliveries += entry.lock_token != token
+            seconds = self._doubled(self._options.ack_wait, entry.deliveries) if lease is None else lease
+            entry.time_next = now + _span(seconds)
+            entry.lock_token = token
+            if batch_id is not None:
+                self._shelf.join_batch(entry, batch_id)
+            self._shelf.place(entry, LEASED)
+            try:
+                claimed.append(self._message(entry))
+            except UnreadableMessageError as error:
+                self._shelf.bury(entry, now, contract.UNREADABLE, str(error), self.name)
+        self._in_flight.update((message.id, token) for message in claimed)
+        return claimed
+
+    def _lease_again(self, entries: list[Entry], batch_id: str | None, lease: float | None, now: int) -> list[Message]:
+        """What is left of a batch, under the lease it has, or a new one where that ran out."""
+        live = {entry.lock_token for entry in entries if entry.state == LEASED}
+        token = live.pop() if len(live) == 1 else None
+        return self._lease(entries, batch_id, token or str(uuid.uuid4()), lease, now)
+
+    def _doubled(self, seconds: float, deliveries: int) -> float:
+        cap = max(seconds, self._options.max_ack_wait)
+        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), cap)
+        return doubled if deliveries == 1 else doubled * (1 + _JITTER.random() * self._options.jitter)
+
+    def _claimed_as(self, message: str | Message) -> tuple[str, str | None]:
+        if isinstance(message, Message):
+            return message.id, message.lock_token
+        return message, self._in_flight.get(message)
+
+    def _held(self, message_id: str, token: str | None) -> Entry:
+        """The entry, when it is held under this token."""
+        entry = self._shelf.entries.get(message_id)
+        if token is None:
+            raise NotInFlightError(
+                f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
+            )
+        if entry is None or entry.lock_token is None:
+            raise NotInFlightError(f"message {message_id} in store {self.name!r} is unknown or already finished")
+        if entry.lock_token != token or entry.state != LEASED:
+            raise LeaseLostError(
+                f"the lease on message {message_id} in store {self.name!r} ran out or passed to another consumer"
+            )
+        return entry
+
+    def _settle_one(self, entry: Entry, success: bool, now: int) -> None:
+        entry.lock_token = None
+        if success:
+            entry.time_settled = now
+            self._shelf.place(entry, ACKNOWLEDGED)
+        else:
+            backoff = self._options.backoff
+            entry.time_next = now + _span(self._doubled(backoff, entry.deliveries) if backoff else 0)
+            self._shelf.leave_batch(entry)
+            self._shelf.place(entry, SCHEDULED if entry.time_next > now else AVAILABLE)
+        self._in_flight.pop(entry.message.id, None)
+
+    def _message(self, entry: Entry, raw: bool = False) -> Message:
+        scheduled = entry.time_scheduled if entry.time_scheduled > entry.time_created else None
+        return replace(
+            entry.message,
+            content=_content(entry, raw),
+            headers=_copied_headers(entry.message),
+            sequence_number=entry.sequence,
+            lock_token=entry.lock_token if entry.state == LEASED else None,
+            delivery_count=entry.deliveries,
+            enqueued_at=_datetime(entry.time_created),
+            scheduled_at=None if scheduled is None else _datetime(scheduled),
+            dead_letter_reason=entry.reason,
+            dead_letter_description=entry.description,
+            dead_letter_source=entry.source,
+            state=entry.state,
+        )
+
+    def _refuse(self, transaction: Any) -> None:
+        if transaction is not None:
+            raise self._lacks(contract.TRANSACTIONS)
+
+
+def _content(entry: Entry, raw: bool) -> Any:
+    try:
+        return m.decode(entry.encoded.encoding, entry.encoded.body, entry.message.id)
+    except UnreadableMessageError:
+        if raw:
+            return entry.encoded.body
+        raise
+
+
+def _copied_headers(message: Message) -> dict[str, Any]:
+    return m.decode_headers(m.encode_headers(message.headers), message.id)
+
+
+def _refuse_lease(limit: int, lease: float | None) -> None:
+    if limit < 1 or (lease is not None and lease <= 0):
+        raise ConfigurationError(f"a claim needs a positive limit and lease, not {limit} and {lease}")
+
+
+def _nanoseconds(value: datetime) -> int:
+    if value.tzinfo is None:
+        raise UnstorableContentError(f"times are aware: {value} has no time zone")
+    since = value - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * _NANOSECONDS + since.microseconds * 1000
+
+
+def _datetime(value: int) -> datetime:
+    seconds, rest = divmod(value, _NANOSECONDS)
+    return datetime.fromtimestamp(seconds, timezone.utc) + timedelta(microseconds=rest // 1000)
+
+
+def _span(seconds: float) -> int:
+    return int(seconds * _NANOSECONDS)

@@ -1,0 +1,255 @@
+"""Between a Message and what AMQP carries: a body, a few properties, a table of headers.
+
+The body is the encoded content. `homing-encoding` says how to read it; a message without it is a stranger's, and is
+read as what its content type says, else as text, else as bytes. The caller's headers travel as JSON text, because
+AMQP's own tables change types. Bookkeeping that a message must not lose on its way back into the queue is in headers
+too. Names below that end in `_AT` hold microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pika
+
+from homing import message as m
+from homing.errors import UnreadableMessageError
+from homing.message import Message
+from homing.stores.incoming import new_id
+from homing.stores.rabbitmq.topology import delay_route
+
+ENCODING = "homing-encoding"
+HEADERS = "homing-headers"
+ENVELOPE = "homing-envelope"
+ENQUEUED_AT = "homing-enqueued-at"
+DUE_AT = "homing-due-at"
+DELIVERIES = "homing-deliveries"
+CRASHES = "homing-crashes"
+REASON = "homing-dead-letter-reason"
+DESCRIPTION = "homing-dead-letter-description"
+SOURCE = "homing-dead-letter-source"
+_OURS = "homing-"
+_BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_PERSISTENT = 2
+_SHORT = 255  # bytes in one of AMQP's own properties
+_FIELDS = ("session_id", "partition_key", "subject", "to")
+_PROPERTIES = ("content_type", "correlation_id", "reply_to")
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message ready to be sent: where to, and what."""
+
+    message_id: str
+    exchange: str
+    routing_key: str
+    properties: Any
+    body: bytes
+
+
+@dataclass(eq=False)
+class Delivery:
+    """A message as it arrived, not yet decoded."""
+
+    tag: int
+    redelivered: bool
+    properties: Any
+    body: bytes
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        headers = self.properties.headers
+        if headers is None:
+            headers = self.properties.headers = {}
+        # A stranger's message without an id gets one, which it keeps if it goes back into the queue.
+        self.id = str(self.properties.message_id or headers.get(f"{_OURS}id") or new_id())
+
+    def number(self, header: str) -> int:
+        value = self.properties.headers.get(header, 0)
+        return value if isinstance(value, int) else 0
+
+    @property
+    def returns(self) -> int:
+        """How often it came back into the queue from somebody's hands since it was put there."""
+        return self.number("x-delivery-count") or int(self.redelivered)
+
+
+def pack(message: Message, queue: str, now: float) -> Parcel:
+    """A message for this queue, or for the way to it when it is scheduled; raises UnstorableContentError."""
+    encoded = m.encode(message.content)
+    headers: dict[str, Any] = {ENCODING: encoded.encoding, ENQUEUED_AT: int(now * 1e6)}
+    properties = pika.BasicProperties(headers=headers, delivery_mode=_PERSISTENT, message_id=message.id)
+    extra = {name: value for name in _FIELDS if (value := getattr(message, name)) is not None}
+    for name in _PROPERTIES:
+        value = getattr(message, name)
+        if value is not None and len(value.encode()) <= _SHORT:
+            setattr(properties, name, value)
+        elif value is not None:
+            extra[name] = value
+    if len(message.id) * 4 > _SHORT and len(message.id.encode()) > _SHORT:
+        properties.message_id, headers[f"{_OURS}id"] = None, message.id
+    if message.priority:
+        extra["priority"] = message.priority
+    if message.time_to_live is not None:
+        extra["time_to_live"] = message.time_to_live.total_seconds()
+    if extra:
+        headers[ENVELOPE] = m.encode_json(extra)
+    if message.headers:
+        headers[HEADERS] = m.encode_headers(message.headers)
+    if message.dead_letter_reason is not None:
+        headers |= _explained(message.dead_letter_reason, message.dead_letter_description, message.dead_letter_source)
+    parcel = Parcel(message.id, "", queue, properties, encoded.body.encode())
+    if message.scheduled_at is None:
+        return parcel
+    return delayed(parcel, queue, message.scheduled_at.timestamp(), now)
+
+
+def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
+    """The same, to arrive in the queue when it is due. Times are seconds since 1970."""
+    parcel.properties.headers[DUE_AT] = round(due * 1e6)
+    if due <= now:
+        return parcel
+    exchange, routing_key, _ = delay_route(queue, due - now)
+    return Parcel(parcel.message_id, exchange, routing_key, parcel.properties, parcel.body)
+
+
+def repack(delivery: Delivery, queue: str, *, deliveries: int, crashes: int) -> Parcel:
+    """A delivery to be put into a queue once more, remembering how often it was tried."""
+    old = delivery.properties.headers
+    headers = {key: value for key, value in old.items() if not key.startswith(_BROKERS)}
+    headers |= {DELIVERIES: deliveries, CRASHES: crashes}
+    properties = pika.BasicProperties(
+        headers=headers,
+        delivery_mode=_PERSISTENT,
+        message_id=delivery.id if len(delivery.id.encode()) <= _SHORT else None,
+        timestamp=delivery.properties.timestamp,
+        type=delivery.properties.type,
+        app_id=delivery.properties.app_id,
+        content_encoding=delivery.properties.content_encoding,
+        **{name: getattr(delivery.properties, name) for name in _PROPERTIES},
+    )
+    return Parcel(delivery.id, "", queue, properties, delivery.body)
+
+
+def buried(parcel: Parcel, reason: str, description: str | None, source: str) -> Parcel:
+    """The same, with the reason why it is dead."""
+    headers = parcel.properties.headers
+    for key in (REASON, DESCRIPTION, SOURCE):
+        headers.pop(key, None)
+    headers |= _explained(reason, description, source)
+    return parcel
+
+
+def unpack(delivery: Delivery, lock_token: str) -> Message:
+    """The message that arrived; raises UnreadableMessageError when ours cannot be decoded."""
+    properties, headers = delivery.properties, delivery.properties.headers
+    if ENCODING not in headers:
+        return unpack_raw(delivery, lock_token)
+    extra = m.decode_headers(headers.get(ENVELOPE), delivery.id) if ENVELOPE in headers else {}
+    if "time_to_live" in extra:
+        extra["time_to_live"] = timedelta(seconds=extra["time_to_live"])
+    for name in _PROPERTIES:
+        if (value := getattr(properties, name)) is not None:
+            extra[name] = value
+    due = headers.get(DUE_AT)
+    try:
+        text = delivery.body.decode()
+        content = m.decode(headers[ENCODING], text, delivery.id)
+    except UnicodeDecodeError as error:
+        raise UnreadableMessageError(f"message {delivery.id} is not text: {error}") from error
+    return Message(
+        id=delivery.id,
+        content=content,
+        headers=m.decode_headers(headers.get(HEADERS), delivery.id) if HEADERS in headers else {},
+        lock_token=lock_token,
+        delivery_count=delivery.number(DELIVERIES) + delivery.returns + 1,
+        enqueued_at=_datetime(headers.get(ENQUEUED_AT)),
+        scheduled_at=_datetime(due),
+        dead_letter_reason=headers.get(REASON) or _broker_reason(headers),
+        dead_letter_description=headers.get(DESCRIPTION),
+        dead_letter_source=headers.get(SOURCE),
+        state=m.LEASED,
+        **extra,
+    )
+
+
+def expires_at(message: Message) -> float | None:
+    """When a message has been due for as long as it may be; seconds since 1970."""
+    if message.time_to_live is None or message.enqueued_at is None:
+        return None
+    return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()
+
+
+def due_at(delivery: Delivery) -> float:
+    """When the message may be handed out, for one whose way was longer than LONGEST; seconds since 1970."""
+    return delivery.number(DUE_AT) / 1e6
+
+
+def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
+    """The message of a stranger, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
+    properties, headers = delivery.properties, delivery.properties.headers
+    sent = properties.timestamp
+    return Message(
+        id=delivery.id,
+        content=_strange_content(delivery),
+        content_type=properties.content_type,
+        headers={key: _plain(value) for key, value in headers.items() if not key.startswith((_OURS, *_BROKERS))},
+        correlation_id=properties.correlation_id,
+        reply_to=properties.reply_to,
+        subject=properties.type,
+        lock_token=lock_token,
+        delivery_count=delivery.number(DELIVERIES) + delivery.returns + 1,
+        enqueued_at=None if not isinstance(sent, int) else _datetime(sent * 1_000_000),
+        dead_letter_reason=headers.get(REASON) or _broker_reason(headers),
+        dead_letter_description=headers.get(DESCRIPTION),
+        dead_letter_source=headers.get(SOURCE),
+        state=m.LEASED,
+    )
+
+
+def _strange_content(delivery: Delivery) -> Any:
+    try:
+        text = delivery.body.decode()
+    except UnicodeDecodeError:
+        return delivery.body
+    kind = (delivery.properties.content_type or "").partition(";")[0].strip().lower()
+    if kind == "application/json" or kind.endswith("+json"):
+        try:
+            return m.decode(m.JSON, text, delivery.id)
+        except UnreadableMessageError:
+            return text
+    return text
+
+
+def _broker_reason(headers: dict[str, Any]) -> str | None:
+    """Why the broker itself put a message among the dead; a wait that ended is no reason."""
+    for death in headers.get("x-death") or []:
+        if ".delay." not in str(death.get("queue")):
+            return str(death.get("reason"))
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """A header of AMQP's as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="replace")
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _explained(reason: str, description: str | None, source: str | None) -> dict[str, Any]:
+    told = {REASON: reason, DESCRIPTION: description, SOURCE: source}
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _datetime(microseconds: Any) -> datetime | None:
+    return _EPOCH + timedelta(microseconds=microseconds) if isinstance(microseconds, int) else None

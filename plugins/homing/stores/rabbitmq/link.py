@@ -1,0 +1,156 @@
+"""One connection with one channel, driven by whichever thread holds its lock.
+
+pika's event loop runs only inside the calls below, so a caller waits for exactly what it asked for, confirms can be
+in flight by the thousand, and nothing happens behind a caller's back. Between calls somebody must `poll` now and
+then, or heartbeats stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, NoReturn
+
+import pika
+from pika import exceptions
+from pika.adapters.select_connection import IOLoop
+
+from homing.errors import ConfigurationError, StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+_PRECONDITION_FAILED = 406
+_FAREWELL = 2.0  # seconds for the broker to answer when we leave
+_LAST_ROUNDS = 3
+
+
+class Link:
+    """A connection that is opened when needed and again after it was lost.
+
+    `epoch` counts the connections: what was received under another epoch belongs to a channel that is gone. Every
+    method is to be called with `lock` held.
+    """
+
+    def __init__(self, parameters: Any, name: str, *, timeout: float, prepare: Callable[[], None]) -> None:
+        self.lock = RLock()
+        self.epoch = 0
+        self._parameters = parameters
+        self._name = name
+        self._timeout = timeout
+        self._prepare = prepare
+        self._loop: Any = None
+        self._connection: Any = None
+        self._channel: Any = None
+        self._failure: BaseException | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._channel is not None and self._failure is None
+
+    @property
+    def channel(self) -> Any:
+        """The channel; raises StoreUnavailableError when it is gone."""
+        if not self.is_open:
+            self._give_up()
+        return self._channel
+
+    def open(self) -> None:
+        """Connects, unless it is connected; raises StoreUnavailableError when that is not possible."""
+        if self.is_open:
+            return
+        self._discard()
+        self._loop = IOLoop()
+        self._loop.activate_poller()
+        opened: list[Any] = []
+        self._connection = pika.SelectConnection(
+            self._parameters,
+            on_open_callback=opened.append,
+            on_open_error_callback=self._on_lost,
+            on_close_callback=self._on_lost,
+            custom_ioloop=self._loop,
+        )
+        self.run(lambda: bool(opened))
+        self._channel = self.new_channel()
+        self._channel.add_on_close_callback(self._on_lost)
+        self.epoch += 1
+        try:
+            self._prepare()
+        except BaseException:
+            self._discard()
+            raise
+        log.info("store %r is connected to %s:%s", self._name, self._parameters.host, self._parameters.port)
+
+    def new_channel(self) -> Any:
+        opened: list[Any] = []
+        self._connection.channel(on_open_callback=opened.append)
+        self.run(lambda: bool(opened))
+        return opened[0]
+
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Sends a request and gives back the broker's answer."""
+        answers: list[Any] = []
+        method(*args, callback=answers.append, **kwargs)
+        self.run(lambda: bool(answers))
+        return answers[0]
+
+    def run(self, done: Callable[[], bool]) -> None:
+        """Sends and receives until `done()`; raises StoreUnavailableError when the connection is lost before that."""
+        deadline = time.monotonic() + self._timeout
+        timer = self._loop.call_later(self._timeout, lambda: None)
+        while not done():
+            if self._failure is not None:
+                self._give_up()
+            if time.monotonic() > deadline:
+                self._failure = TimeoutError(f"no answer within {self._timeout:g} s")
+                self._give_up()
+            self._loop.poll()
+            self._loop.process_timeouts()
+        self._loop.remove_timeout(timer)
+
+    def poll(self) -> None:
+        """Sends and receives what can be without waiting. Does not raise: a lost connection shows in `is_open`."""
+        if not self.is_open:
+            return
+        self._loop.call_later(0, lambda: None)
+        self._loop.poll()
+        self._loop.process_timeouts()
+
+    def close(self) -> None:
+        """Ends the connection in good order, where it still answers; what was written before is sent."""
+        self._discard()
+
+    def _on_lost(self, _source: Any, reason: BaseException) -> None:
+        if self._failure is None:
+            self._failure = reason
+
+    def _give_up(self) -> NoReturn:
+        reason = self._failure
+        self._discard()
+        where = f"{self._parameters.host}:{self._parameters.port}"
+        if isinstance(reason, exceptions.ChannelClosedByBroker) and reason.reply_code == _PRECONDITION_FAILED:
+            raise ConfigurationError(
+                f"store {self._name!r}: RabbitMQ on {where} refused: {reason.reply_text}"
+            ) from reason
+        detail = "the connection is closed" if reason is None else repr(reason)
+        raise StoreUnavailableError(f"store {self._name!r}: RabbitMQ on {where} cannot be used: {detail}") from reason
+
+    def _discard(self) -> None:
+        """Leaves the connection, whatever state it is in; a broker that does not answer notices by itself."""
+        connection, loop = self._connection, self._loop
+        self._connection = self._channel = self._loop = None
+        self._failure = None
+        if loop is None:
+            return
+        if connection is not None and connection.is_open:
+            connection.close()
+        deadline, rounds = time.monotonic() + _FAREWELL, 0
+        # Once it is closed, pika needs a few rounds more to let go of the socket.
+        while rounds < _LAST_ROUNDS and time.monotonic() < deadline:
+            rounds += connection is None or connection.is_closed
+            loop.call_later(0 if rounds else 0.05, lambda: None)
+            loop.poll()
+            loop.process_timeouts()
+        loop.deactivate_poller()
+        loop.close()

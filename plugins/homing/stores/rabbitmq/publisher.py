@@ -1,0 +1,162 @@
+"""Sending: persistent, mandatory, confirmed by the broker, many confirms in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from homing.errors import PartlyStoredError, StoreError, StoreUnavailableError
+from homing.stores.rabbitmq.envelope import Parcel
+from homing.stores.rabbitmq.link import Link
+from homing.stores.rabbitmq.options import Options
+from homing.stores.rabbitmq.topology import declare_level, declare_store, delay_name
+
+_IN_FLIGHT = 1000
+_BETWEEN_POLLS = 50
+
+
+class Publisher:
+    """A connection of its own for sending: when the broker holds back senders, consumers can still acknowledge."""
+
+    def __init__(self, parameters: Any, options: Options) -> None:
+        self._name = options.name
+        self._queue_type = options.queue_type
+        self.link = Link(parameters, options.name, timeout=options.timeout, prepare=self._prepare)
+        self._levels = 0
+        self._sent = 0  # on this channel: the broker counts with us
+        self._first = 0  # the number of the first parcel of this call
+        self._confirmed = bytearray()  # one byte for each parcel of this call
+        self._open_from = 0  # every parcel before this one is confirmed or refused
+        self._answered = 0
+        self._refused: list[int] = []
+        self._returned: dict[str, str] = {}
+
+    def publish(self, parcels: Sequence[Parcel]) -> None:
+        """Returns when the broker has taken responsibility for all of them.
+
+        Raises StoreError when it refused or could not route one, StoreUnavailableError when the connection was lost
+        before it answered for one, PartlyStoredError when it had answered for others by then.
+        """
+        with self.link.lock:
+            self.link.open()
+            for parcel in parcels:
+                if parcel.exchange:
+                    self._require_level(int(parcel.exchange.rpartition(".")[2]))
+            self._begin(len(parcels))
+            try:
+                self._send(parcels)
+            except StoreUnavailableError as error:
+                raise self._unfinished(parcels, error) from error
+            if self._refused or self._returned:
+                raise self._not_taken(parcels)
+
+    def _begin(self, count: int) -> None:
+        self._first = self._sent + 1
+        self._confirmed = bytearray(count)
+        self._open_from = self._answered = 0
+        self._refused, self._returned = [], {}
+
+    def _send(self, parcels: Sequence[Parcel]) -> None:
+        link, publish = self.link, self.link.channel.basic_publish
+        for number, parcel in enumerate(parcels, 1):
+            publish(parcel.exchange, parcel.routing_key, parcel.body, parcel.properties, mandatory=True)
+            self._sent += 1
+            if number % _BETWEEN_POLLS == 0:
+                link.poll()
+                if number - self._answered >= _IN_FLIGHT:
+                    link.run(partial(self._has_answered, number - _IN_FLIGHT // 2))
+                publish = link.channel.basic_publish
+        link.run(partial(self._has_answered, len(parcels)))
+
+    def _has_answered(self, count: int) -> bool:
+        return self._answered >= count
+
+    def _on_answer(self, frame: Any) -> None:
+        """The broker confirms or refuses one parcel, or all up to it."""
+        method = frame.method
+        last = method.delivery_tag - self._first
+        first = self._open_from if method.multiple else last
+        taken = method.NAME == "Basic.Ack"
+        for index in range(first, last + 1):
+            if self._confirmed[index]:
+                continue
+            self._confirmed[index] = 1
+            self._answered += 1
+            if not taken:
+                self._refused.append(index)
+        if first == self._open_from:
+            self._open_from = last + 1
+
+    def _on_return(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+        self._returned[properties.message_id or "?"] = f"{method.reply_text} ({method.routing_key})"
+
+    def _unfinished(self, parcels: Sequence[Parcel], error: StoreUnavailableError) -> StoreUnavailableError:
+        refused = set(self._refused)
+        stored = [
+            parcel.message_id
+            for index, parcel in enumerate(parcels)
+            if self._confirmed[index] and index not in refused and parcel.message_id not in self._returned
+        ]
+        if len(parcels) == 1:
+            return StoreUnavailableError(f"message {parcels[0].message_id} may or may not be stored: {error}")
+        return PartlyStoredError(
+            f"{len(stored)} of {len(parcels)} messages are stored, of the others it is not known; "
+            f"store them again under the same ids: {error}",
+            ids=[parcel.message_id for parcel in parcels],
+            stored=stored,
+        )
+
+    def _not_taken(self, parcels: Sequence[Parcel]) -> StoreError:
+        bad = len(self._refused) + len(self._returned)
+        if self._returned:
+            message_id, why = next(iter(self._returned.items()))
+            self.link.close()  # a queue is missing: the next connection makes it anew
+        else:
+            message_id, why = parcels[self._refused[0]].message_id, "refused, as a full queue does"
+        return StoreError(
+            f"store {self._name!r}: RabbitMQ did not take {bad} of {len(parcels)} messages; "
+            f"the first is {message_id}: {why}"
+        )
+
+    def _prepare(self) -> None:
+        link, channel = self.link, self.link.channel
+        declare_store(link, self._name, self._queue_type)
+        channel.add_on_return_callback(self._on_return)
+        self._sent = self._levels = 0
+        answered: list[Any] = []
+        channel.confirm_delivery(self._on_answer, answered.append)
+        link.run(lambda: bool(answered))
+
+    def _require_level(self, level: int) -> None:
+        """Makes the levels of waiting up to this one, from the lowest: where one is, all below it are."""
+        while self._levels <= level:
+            declare_level(self.link, self._name, self._levels)
+            self._levels += 1
+
+    def waiting(self) -> int:
+        """How many messages wait in the levels there are."""
+        total, level = 0, 0
+        with self.link.lock:
+            self.link.open()
+            while (found := self._queue_length(delay_name(self._name, level))) is not None:
+                total += found
+                level += 1
+        return total
+
+    def length(self, queue: str) -> int:
+        """How many messages are ready in a queue."""
+        with self.link.lock:
+            self.link.open()
+            return self._queue_length(queue) or 0
+
+    def _queue_length(self, queue: str) -> int | None:
+        """None when there is no such queue; asked on a channel of its own, which that answer closes."""
+        channel, answers, gone = self.link.new_channel(), list[Any](), list[Any]()
+        channel.add_on_close_callback(lambda *_: gone.append(True))
+        channel.queue_declare(queue=queue, passive=True, callback=answers.append)
+        self.link.run(lambda: bool(answers or gone))
+        if not answers:
+            return None
+        channel.close()
+        return int(answers[0].method.message_count)

@@ -1,0 +1,272 @@
+"""RabbitStore: messages in RabbitMQ queues."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from threading import Event, Thread
+from typing import Any
+
+from homing import store as contract
+from homing.errors import ConfigurationError, StoreError, UnreadableMessageError
+from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
+from homing.store import BatchLease, Store
+from homing.stores.incoming import as_message
+from homing.stores.rabbitmq import envelope
+from homing.stores.rabbitmq.consumer import Consumer, Held
+from homing.stores.rabbitmq.envelope import Delivery, Parcel
+from homing.stores.rabbitmq.options import CLASSIC, Options
+from homing.stores.rabbitmq.publisher import Publisher
+from homing.stores.rabbitmq.topology import dead_queue
+
+log = logging.getLogger(__name__)
+
+_JITTER = random.Random()  # noqa: S311
+# With messages sent ahead, one that came back to the queue need not have been in a caller's hands.
+_PREFETCH_ALLOWANCE = 10
+# Clocks differ a little: what is due so soon, in seconds, is due.
+_EARLY = 1.0
+
+
+class RabbitStore(Store):
+    """Messages in a durable queue of RabbitMQ, a quorum queue unless `queue_type=classic`.
+
+    `store` returns when the broker has confirmed the message. `store_many` checks and encodes everything before it
+    sends anything, keeps up to a thousand confirms in flight and returns when all have come. AMQP has no atomic
+    publish of many: when the connection breaks half-way, PartlyStoredError tells which are confirmed; of the others
+    it is not known, and storing them again under the same ids is the way on, since a duplicate has the same id.
+
+    A lease lasts `ack_wait` seconds, doubled with each delivery up to `max_ack_wait`. It is kept by this object: when
+    it runs out, when the connection breaks or the process dies, the message goes back to the queue, and settling it
+    raises LeaseLostError. Acknowledgements are not answered by the broker; one that was on its way when the
+    connection broke may have been lost, and the message comes again. With `prefetch` above 1 they are sent in groups.
+
+    Releasing stores the message anew at the end of the queue, after `backoff` seconds where that is set, and then
+    acknowledges the old one; dead-lettering does the same into the queue `<store>.dead`, which can be opened as a
+    store of that name. Between the two steps a crash leaves two, never none.
+    """
+
+    features = contract.STORE_FEATURES["rabbitmq"]
+
+    def __init__(self, parameters: Any, options: Options) -> None:
+        self.name = options.name
+        self._options = options
+        self._publisher = Publisher(parameters, options)
+        self._consumer = Consumer(parameters, options)
+        self._keeper: Keeper | None = None
+
+    # -- the three verbs ---------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        content: Any,
+        *,
+        id: str | None = None,
+        headers: Headers | None = None,
+        scheduled_at: datetime | None = None,
+        transaction: Any = None,
+    ) -> str:
+        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
+
+    def retrieve(self) -> Message | None:
+        self._keep()
+        with self._consumer.link.lock:
+            while (delivery := self._consumer.next()) is not None:
+                try:
+                    message = self._hand_out(delivery)
+                except BaseException:
+                    self._consumer.put_back(delivery)
+                    raise
+                if message is not None:
+                    return message
+        return None
+
+    def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
+        self._refuse(transaction)
+        with self._consumer.link.lock:
+            held = self._find(message)
+            if success:
+                self._consumer.finish(held)
+            else:
+                self._replace(held, self._released(held.delivery))
+
+    def close(self) -> None:
+        """Ends both connections; what was retrieved and not settled goes back to the queue at once."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.stop()
+        with self._consumer.link.lock:
+            self._consumer.give_back_all()
+            self._consumer.link.close()
+            self._consumer.drop_lost()
+        with self._publisher.link.lock:
+            self._publisher.link.close()
+
+    # -- many at a time ----------------------------------------------------------------------------------------
+
+    def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
+        self._refuse(transaction)
+        now, queue = time.time(), self.name
+        parcels = [envelope.pack(as_message(content), queue, now) for content in contents]
+        if parcels:
+            self._keep()
+            self._publisher.publish(parcels)
+        return [parcel.message_id for parcel in parcels]
+
+    def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
+        if isinstance(held, BatchLease):
+            raise self._lacks(contract.CLAIM)
+        if lease <= 0:
+            raise ConfigurationError(f"a lease is a positive number of seconds, not {lease}")
+        messages = [held] if isinstance(held, Message) else held
+        with self._consumer.link.lock:
+            found = [self._find(message) for message in messages]
+            for each in found:
+                self._consumer.extend(each, lease)
+
+    # -- other ends, and looking -------------------------------------------------------------------------------
+
+    def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
+        with self._consumer.link.lock:
+            held = self._find(message)
+            self._replace(held, self._dead(held.delivery, reason, description))
+
+    def lengths(self) -> dict[str, int]:
+        """How many messages are ready, waiting and dead at the broker, and how many this object holds.
+
+        Not `count`: AMQP does not tell what other consumers hold, nor what is acknowledged.
+        """
+        with self._consumer.link.lock:
+            leased = self._consumer.held_count()
+        self._keep()
+        return {
+            AVAILABLE: self._publisher.length(self.name),
+            LEASED: leased,
+            SCHEDULED: self._publisher.waiting(),
+            DEAD: self._publisher.length(dead_queue(self.name)),
+        }
+
+    def tend(self) -> None:
+        """Keeps the connections alive and takes back leases that ran out; a thread of this store's calls it."""
+        with self._consumer.link.lock:
+            self._consumer.tend()
+        with self._publisher.link.lock:
+            self._publisher.link.poll()
+
+    # -- one delivery ------------------------------------------------------------------------------------------
+
+    def _hand_out(self, delivery: Delivery) -> Message | None:
+        """The message, in the caller's hands; None when it had to go elsewhere, and is there now."""
+        token = self._consumer.token(delivery)
+        try:
+            message = envelope.unpack(delivery, token)
+            elsewhere = None if self._is_dead_letter_store else self._detour(delivery, message)
+        except UnreadableMessageError as error:
+            if self._is_dead_letter_store:
+                message, elsewhere = envelope.unpack_raw(delivery, token), None
+            else:
+                elsewhere = self._dead(delivery, contract.UNREADABLE, str(error))
+        if elsewhere is None:
+            self._consumer.hold(delivery, token, self._lease(message.delivery_count))
+            return message
+        self._publisher.publish([elsewhere])
+        self._consumer.discard(delivery)
+        return None
+
+    def _detour(self, delivery: Delivery, message: Message) -> Parcel | None:
+        """Where a message has to go instead of to the caller; None when it may be handed out."""
+        now, options = time.time(), self._options
+        due = envelope.due_at(delivery)
+        if due > now + _EARLY:
+            again = envelope.repack(delivery, self.name, deliveries=message.delivery_count - 1, crashes=0)
+            return envelope.delayed(again, self.name, due, now)
+        expiry = envelope.expires_at(message)
+        if expiry is not None and expiry <= now:
+            return self._dead(delivery, contract.EXPIRED, "it was due for longer than its time to live")
+        crashes = delivery.number(envelope.CRASHES) + delivery.returns
+        if crashes >= options.max_deliveries * (1 if options.prefetch == 1 else _PREFETCH_ALLOWANCE):
+            text = f"it came back {crashes} times without being settled: whoever handles it dies"
+            return self._dead(delivery, contract.CRASHED, text)
+        if options.queue_type == CLASSIC and delivery.redelivered:
+            # A classic queue does not count: the message does, and goes round once more.
+            return envelope.repack(delivery, self.name, deliveries=message.delivery_count - 1, crashes=crashes)
+        return None
+
+    def _released(self, delivery: Delivery) -> Parcel:
+        deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
+        crashes = delivery.number(envelope.CRASHES) + delivery.returns
+        parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
+        if not self._options.backoff:
+            return parcel
+        now = time.time()
+        return envelope.delayed(parcel, self.name, now + self._doubled(self._options.backoff, deliveries), now)
+
+    def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
+        deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
+        parcel = envelope.repack(delivery, dead_queue(self.name), deliveries=deliveries, crashes=0)
+        log.warning("message %s of store %r is dead: %s", delivery.id, self.name, reason)
+        return envelope.buried(parcel, reason, description, self.name)
+
+    def _replace(self, held: Held, parcel: Parcel) -> None:
+        """Stores the next copy of a message before this one is acknowledged."""
+        held.busy = True
+        try:
+            self._publisher.publish([parcel])
+        finally:
+            held.busy = False
+        self._consumer.finish(held)
+
+    def _find(self, message: str | Message) -> Held:
+        if isinstance(message, str):
+            return self._consumer.held(message, None)
+        return self._consumer.held(message.id, message.lock_token or "")
+
+    def _lease(self, deliveries: int) -> float:
+        return self._doubled(self._options.ack_wait, deliveries)
+
+    def _doubled(self, seconds: float, deliveries: int) -> float:
+        longest = max(self._options.max_ack_wait, seconds)
+        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), longest)
+        return doubled if deliveries == 1 else min(doubled * _JITTER.uniform(0.9, 1.1), longest)
+
+    @property
+    def _is_dead_letter_store(self) -> bool:
+        return dead_queue(self.name) == self.name
+
+    def _keep(self) -> None:
+        if self._keeper is None:
+            self._keeper = Keeper(self, min(1.0, self._options.ack_wait / 4))
+            self._keeper.start()
+
+    def _refuse(self, transaction: Any) -> None:
+        if transaction is not None:
+            raise self._lacks(contract.TRANSACTIONS)
+
+
+class Keeper(Thread):
+    """Tends a store every so many seconds, for as long as anybody has it."""
+
+    def __init__(self, store: RabbitStore, interval: float) -> None:
+        super().__init__(name=f"homing-rabbitmq-{store.name}", daemon=True)
+        self._store = weakref.ref(store)
+        self._interval = max(interval, 0.02)
+        self._stopped = Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            store = self._store()
+            if store is None:
+                return
+            try:
+                store.tend()
+            except StoreError as error:
+                log.warning("store %r: %s", store.name, error)
+            del store
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(timeout=5)

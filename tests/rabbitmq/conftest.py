@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pika
+import pytest
+
+from homing import Message, open_store
+from homing.stores.rabbitmq.store import RabbitStore
+from tests.rabbitmq_server import RabbitMQ
+
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a fresh store."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def url(rabbitmq: RabbitMQ, name: str) -> str:
+    return f"{rabbitmq.url}?store={name}"
+
+
+@pytest.fixture
+def open_one(url: str) -> Iterator[Callable[..., RabbitStore]]:
+    """Opens one more consumer of the store, closed at the end of the test."""
+    opened: list[RabbitStore] = []
+
+    def open_it(**options: Any) -> RabbitStore:
+        store = open_store(url + "".join(f"&{key}={value}" for key, value in options.items()))
+        assert isinstance(store, RabbitStore)
+        opened.append(store)
+        return store
+
+    yield open_it
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_one: Callable[..., RabbitStore]) -> RabbitStore:
+    return open_one()
+
+
+@pytest.fixture
+def channel(rabbitmq: RabbitMQ) -> Iterator[Any]:
+    """Somebody else's channel to the same broker."""
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
+    yield connection.channel()
+    if connection.is_open:
+        connection.close()
+
+
+def eventually(ask: Callable[[], Answer | None], timeout: float = 20.0) -> Answer:
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = ask()
+        if answer is not None and answer is not False:
+            return answer
+        assert time.monotonic() < deadline, f"nothing came within {timeout} s"
+        time.sleep(0.02)
+
+
+def take(store: RabbitStore, timeout: float = 20.0) -> Message:
+    return eventually(store.retrieve, timeout)
+
+
+def drain(store: RabbitStore, count: int) -> list[Message]:
+    messages = []
+    for _ in range(count):
+        messages.append(take(store))
+        store.acknowledge(messages[-1])
+    return messages

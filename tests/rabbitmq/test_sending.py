@@ -1,0 +1,152 @@
+"""Whatever the broker does not take responsibility for is an error, and one that says how far it got."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pika
+import pytest
+
+from homing import Message, open_store
+from homing.errors import (
+    ConfigurationError,
+    PartlyStoredError,
+    StoreError,
+    StoreUnavailableError,
+    UnstorableContentError,
+)
+from homing.stores.rabbitmq.envelope import Parcel
+from homing.stores.rabbitmq.options import parse_url
+from homing.stores.rabbitmq.publisher import Publisher
+from homing.stores.rabbitmq.store import RabbitStore
+from tests.rabbitmq.conftest import drain, take
+from tests.rabbitmq_server import RabbitMQ
+
+pytestmark = pytest.mark.services
+
+
+def test_a_message_the_broker_cannot_route_is_an_error_and_the_queue_is_made_anew(
+    store: RabbitStore, channel: Any, name: str
+) -> None:
+    store.store("a")
+    channel.queue_delete(name)
+
+    with pytest.raises(StoreError, match="NO_ROUTE"):
+        store.store("b")
+
+    store.store("c")
+    assert [message.content for message in drain(store, 1)] == ["c"]
+
+
+def test_a_message_the_broker_refuses_is_an_error_that_names_the_first(url: str, channel: Any, name: str) -> None:
+    full = f"{name}.full"
+    channel.queue_declare(full, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    publisher = Publisher(*parse_url(url))
+    parcels = [Parcel(f"m{n}", "", full, pika.BasicProperties(message_id=f"m{n}"), b"x") for n in range(3)]
+
+    with pytest.raises(StoreError, match="did not take 2 of 3 messages; the first is m1: refused"):
+        publisher.publish(parcels)
+
+    publisher.link.close()
+
+
+def test_messages_are_durable_and_persistent(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
+    ids = store.store_many([{"n": n} for n in range(100)])
+    rabbitmq.restart()
+
+    assert [message.id for message in drain(store, 100)] == ids
+
+
+def test_what_was_confirmed_survives_a_killed_broker(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
+    store.store("first")
+    rabbitmq.restart()  # by now the broker has written down that there is such a queue
+    ids = store.store_many([{"n": n} for n in range(1000)])
+    rabbitmq.restart(signal.SIGKILL)
+
+    assert [message.id for message in drain(store, 1001)][1:] == ids
+
+
+def test_nothing_is_sent_when_one_of_many_cannot_be_stored(store: RabbitStore) -> None:
+    with pytest.raises(UnstorableContentError, match=r"content\.bad"):
+        store.store_many(["a", {"bad": object()}])
+
+    assert store.retrieve() is None
+
+
+def test_a_broker_that_dies_half_way_is_an_error_that_tells_which_are_stored(
+    store: RabbitStore, rabbitmq: RabbitMQ
+) -> None:
+    messages = [Message(f"m{n}", "x" * 1024) for n in range(30_000)]
+    store.store("first")
+    rabbitmq.restart()  # by now the broker has written down that there is such a queue
+    store.store("second")
+    killer = threading.Timer(1.0, rabbitmq.stop, [signal.SIGKILL])
+    killer.start()
+
+    with pytest.raises(PartlyStoredError, match="of 30000 messages are stored") as caught:
+        store.store_many(messages)
+
+    killer.join()
+    rabbitmq.start()
+    assert caught.value.ids == [message.id for message in messages]
+    found = set[str]()
+    while (message := store.retrieve()) is not None:
+        found.add(message.id)
+        store.acknowledge(message)
+    assert 0 < len(caught.value.stored) < 30_000
+    assert set(caught.value.stored) <= found
+
+
+def test_a_broker_that_is_away_is_unavailable_and_is_found_again(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
+    store.store("a")
+    rabbitmq.stop()
+    for attempt in (lambda: store.store("b"), store.retrieve, store.lengths):
+        with pytest.raises(StoreUnavailableError):
+            attempt()
+    rabbitmq.start()
+
+    store.store("c")
+
+    assert [message.content for message in drain(store, 2)] == ["a", "c"]
+
+
+def test_threads_share_a_store(open_one: Callable[..., RabbitStore]) -> None:
+    store, got = open_one(prefetch=50), list[str]()
+
+    def produce(start: int) -> None:
+        for n in range(start, start + 50):
+            store.store(f"{n}")
+
+    def consume() -> None:
+        for _ in range(50):
+            message = take(store)
+            got.append(message.content)
+            store.acknowledge(message)
+
+    threads = [threading.Thread(target=produce, args=(n * 50,)) for n in range(4)]
+    threads += [threading.Thread(target=consume) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert sorted(got, key=int) == [f"{n}" for n in range(200)]
+
+
+def test_a_queue_of_another_type_is_refused_with_the_brokers_own_words(store: RabbitStore, url: str) -> None:
+    store.store("a")
+
+    with open_store(f"{url}&queue_type=classic") as other, pytest.raises(ConfigurationError, match="x-queue-type"):
+        other.store("b")
+
+
+def test_an_error_repeats_no_password(rabbitmq: RabbitMQ) -> None:
+    wrong = rabbitmq.url.replace("guest:guest", "guest:geheim")
+
+    with open_store(f"{wrong}?store=x") as store, pytest.raises(StoreUnavailableError) as caught:
+        store.store("a")
+
+    assert "geheim" not in str(caught.value)
