@@ -29,7 +29,7 @@ from homing.message import ACKNOWLEDGED
 from homing.pipeline import read_record
 from homing.store import Store
 
-ORDERS = 60
+ORDERS = 30
 
 
 @dataclass

@@ -177,9 +177,7 @@ def test_graceful_stop_lets_what_is_in_flight_finish_and_acknowledges_it(any_sto
     assert left.id != message_id
 
 
-def test_graceful_stop_gives_a_failing_message_the_attempts_it_has_left(
-    plain: Any, plain_dead: Any, listen: Any
-) -> None:
+def test_graceful_stop_gives_a_failing_message_its_remaining_attempts(plain: Any, plain_dead: Any, listen: Any) -> None:
     first = threading.Event()
     calls: list[Any] = []
 

@@ -314,3 +314,21 @@ def test_metrics_know_what_is_in_flight_and_how_old_it_is(store: Any, listen: An
     leave.set()
     until(lambda: listener.metrics().in_flight == 0)
     assert listener.metrics().oldest_age is None
+
+
+def test_content_named_fail_fails_and_others_are_received(plain: Any, listen: Any, until: Any) -> None:
+    """The example of both documents, in Python."""
+    received: list[Any] = []
+
+    class Example:
+        def on_message(self, content: Any) -> None:
+            received.append(content)
+            if content == "fail":
+                raise RuntimeError("Message processing failed")
+
+    plain.store("fail")
+    plain.store("hello")
+    listener = listen(plain, Example(), max_retries=2, drop_message_after_max_retries=True)
+    until(lambda: listener.metrics().dropped == 1)
+    assert received.count("fail") == 3
+    assert received.count("hello") == 1
