@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ class _Worker:
         self.is_retired = False
         self.prefers_new = False
         self.busy_with: Sequence[Delivery] = ()
-        self.busy_since = 0.0
+        self.busy_since = math.inf
 
 
 class Run:
@@ -142,6 +143,8 @@ class Run:
         except UnsaidError as error:
             self._separate(deliveries, error.__cause__ or error)
             return
+        finally:
+            worker.busy_since = math.inf
         with self.board.settling() as allowed:
             if not allowed:
                 return
@@ -198,7 +201,7 @@ class Run:
     def _give_up_hung(self, begun_before: float) -> None:
         for worker in list(self._workers):
             hung = worker.busy_with
-            if not hung or worker.is_retired or worker.busy_since > begun_before or hung[0].verdict is not None:
+            if not hung or worker.is_retired or worker.busy_since > begun_before:
                 continue
             worker.is_retired = True
             for delivery in hung:

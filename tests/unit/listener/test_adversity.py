@@ -130,6 +130,7 @@ def test_lease_is_renewed_while_a_message_waits_for_its_retry(store: Any, url: s
 
     store.store(1)
     listener = listen(store, on_message, lease=1.0, retry_interval=2.0)
+    until(lambda: listener.metrics().retried == 1)
     with open_store(f"{url}?store=orders") as other:
         until(lambda: other.retrieve() is not None or listener.metrics().processed == 1)
     assert listener.metrics().processed == 1
@@ -184,12 +185,12 @@ def test_hung_handler_is_named_and_replaced_and_its_message_comes_back(
     until(lambda: calls["bad"] == 1)
     store.store("good")
     try:
-        until(lambda: calls == {"bad": 2, "good": 1})
-        until(lambda: listener.metrics().processed == 2)
+        until(lambda: store.count()[ACKNOWLEDGED] == 2)
     finally:
         forever.set()
     assert f"{on_message.__qualname__} has had message {hung} of store orders for more than 1 s" in caplog.text
-    assert store.count()[ACKNOWLEDGED] == 2
+    assert calls["bad"] >= 2
+    assert listener.metrics().lost_leases >= 1
 
 
 def test_store_that_cannot_be_reached_is_polled_again(plain: Any, listen: Any, until: Any) -> None:
