@@ -332,3 +332,23 @@ def test_content_named_fail_fails_and_others_are_received(plain: Any, listen: An
     until(lambda: listener.metrics().dropped == 1)
     assert received.count("fail") == 3
     assert received.count("hello") == 1
+
+
+def test_so_many_messages_are_held_for_their_next_attempt_and_no_more(
+    plain: Any, listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.listener.board.MAX_HELD", 2)
+    for number in range(4):
+        plain.store(number)
+    failing = threading.Event()
+    failing.set()
+
+    def on_message(content: Any) -> None:
+        if failing.is_set():
+            raise OSError
+
+    listener = listen(plain, on_message, max_retries=100, retry_interval=0.05)
+    until(lambda: listener.metrics().retried > 6)
+    assert (len(plain.leased), len(plain.available)) == (2, 2)
+    failing.clear()
+    until(lambda: listener.metrics().processed == 4)
