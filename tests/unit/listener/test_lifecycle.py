@@ -81,11 +81,12 @@ def test_start_without_a_service_raises(plain: Any) -> None:
 
 
 def test_starting_twice_starts_once(plain: Any, listen: Any) -> None:
-    before = threading.active_count()
+    plain.name = "twice"
     listener = listen(plain, Service())
-    running = threading.active_count()
+    running = polling("twice")
     listener.start()
-    assert threading.active_count() == running > before
+    assert polling("twice") == running
+    assert len(running) == 2
 
 
 def test_second_service_is_refused_and_the_first_stays(plain: Any, listen: Any, until: Any) -> None:
