@@ -272,6 +272,34 @@ def test_message_that_comes_back_while_it_is_handled_is_not_handled_twice(plain:
     assert (calls, settled) == ([1], ["b"])
 
 
+def test_store_that_only_peeks_gets_each_message_handled_once(plain: Any, listen: Any, until: Any) -> None:
+    """It gives the top message again and again until that one is acknowledged."""
+    calls: Counter[Any] = Counter()
+
+    def on_message(content: Any) -> None:
+        calls[content] += 1
+        if calls[content] == 1:
+            raise OSError
+
+    queue = [Message(f"m{number}", number) for number in range(3)]
+    plain.retrieve = lambda: queue[0] if queue else None
+    plain.acknowledge = lambda message, success=True: queue.pop(0)
+    listener = listen(plain, on_message, concurrency=2)
+    until(lambda: listener.metrics().processed == 3)
+    assert calls == {0: 2, 1: 2, 2: 2}
+
+
+def test_rubbish_from_a_store_neither_ends_the_listener_nor_makes_it_run_hot(
+    plain: Any, listen: Any, until: Any
+) -> None:
+    real, answers = plain.retrieve, ["rubbish", {"id": 7}]
+    plain.retrieve = lambda: answers.pop() if answers else real()
+    plain.store(1)
+    listener = listen(plain, lambda content: None)
+    until(lambda: listener.metrics().processed == 1)
+    assert answers == []
+
+
 KILLED = """
 import sys, threading
 from homing import ListenerConfig, StoreListener, open_store

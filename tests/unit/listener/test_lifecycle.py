@@ -219,6 +219,31 @@ def test_immediate_stop_acknowledges_nothing_that_is_in_flight(plain: Any, liste
     assert "m1" in plain.leased
 
 
+@pytest.mark.parametrize("stop", ["immediate_stop", "graceful_stop"])
+def test_message_that_is_retrieved_too_late_is_given_back_and_not_handled(
+    plain: Any, listen: Any, until: Any, stop: str
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    real, service = plain.retrieve, Service()
+
+    def slow() -> Any:
+        asked.set()
+        assert answer.wait(20)
+        return real()
+
+    plain.retrieve = slow
+    plain.store(1)
+    listener = listen(plain, service)
+    assert asked.wait(20)
+    stopping = threading.Thread(target=getattr(listener, stop))
+    stopping.start()
+    until(lambda: listener._run is None or listener._run.board._phase != "running")
+    answer.set()
+    until(lambda: plain.told == [("m1", False)])
+    stopping.join(20)
+    assert service.seen == []
+
+
 def test_immediate_stop_leaves_a_message_that_waits_for_its_retry_alone(plain: Any, listen: Any, until: Any) -> None:
     def on_message(content: Any) -> None:
         raise OSError
