@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ class Run:
     """Takes messages, hands them to the service and settles them, in threads that never keep a process alive."""
 
     def __init__(self, store: Store, config: ListenerConfig, service: Service, counts: metrics.Counts) -> None:
+        self.process = os.getpid()
         self._store = store
         self._config = config
         self._service = service

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -279,6 +280,17 @@ def test_threads_end_with_the_listener(plain: Any, until: Any) -> None:
         listener.start()
         assert len(polling("ending")) == 4
     until(lambda: not polling("ending"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_listener_runs_in_the_process_that_started_it_and_not_in_a_forked_one(plain: Any, listen: Any) -> None:
+    listener = listen(plain, Service())
+    child = os.fork()
+    if child == 0:
+        stopped = not listener.is_running and listener.graceful_stop()
+        os._exit(0 if stopped else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert listener.is_running
 
 
 def test_handler_may_stop_its_own_listener(plain: Any, listen: Any, until: Any) -> None:
