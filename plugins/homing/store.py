@@ -23,6 +23,7 @@ COUNT = "count"  # count without claiming
 RENEW = "renew"  # make a lease last longer
 DEAD_LETTER = "dead_letter"  # keep what crashed its consumer too often aside, with its reason
 LEDGER = "ledger"  # a delivery ledger beside the messages
+ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
 
 AnyStore = TypeVar("AnyStore", bound="Store")
 

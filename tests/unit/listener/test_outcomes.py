@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from homing import Retry, RetryPolicy, open_store
+from homing import Message, Retry, RetryPolicy, open_store
 from homing.message import ACKNOWLEDGED, AVAILABLE
 
 
@@ -102,6 +102,18 @@ def test_dead_letter_has_the_original_content_and_explains_itself(
         "homing-dead-letter-attempts": 2,
     }
     assert store.count()[ACKNOWLEDGED] == 1
+
+
+def test_dead_letter_in_a_store_that_takes_whole_messages_has_its_reason_and_all_properties(
+    store: Any, dead: Any, listen: Any, until: Any
+) -> None:
+    store.store(Message("m1", "bad", subject="order", correlation_id="c1", priority=3))
+    listener = listen(store, Failing(), max_retries=0, dead_letter_store=dead)
+    until(lambda: listener.metrics().dead_lettered == 1)
+    letter = dead.retrieve()
+    assert (letter.subject, letter.correlation_id, letter.priority) == ("order", "c1", 3)
+    assert (letter.dead_letter_reason, letter.dead_letter_source) == ("ValueError", "orders")
+    assert letter.dead_letter_description == "no such customer"
 
 
 def test_dead_letter_is_stored_before_the_message_is_acknowledged(

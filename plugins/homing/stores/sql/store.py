@@ -52,7 +52,15 @@ class SqlStore(Store):
     """
 
     features = frozenset(
-        {contract.BULK, contract.CLAIM, contract.COUNT, contract.RENEW, contract.DEAD_LETTER, contract.LEDGER}
+        {
+            contract.BULK,
+            contract.CLAIM,
+            contract.COUNT,
+            contract.DEAD_LETTER,
+            contract.ENVELOPE,
+            contract.LEDGER,
+            contract.RENEW,
+        }
     )
 
     def __init__(
