@@ -41,17 +41,18 @@ PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
 WAKE_UP = "wake_up"  # wait for a message without polling for it
 LEDGER = "ledger"  # a delivery ledger beside the messages
+ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
 
 ALL_FEATURES = (
     BULK, CLAIM, RENEW, SCHEDULE, CANCEL, DEFER, DEAD_LETTER, BROWSE, COUNT, PURGE, RESCHEDULE, SESSIONS, PRIORITY,
-    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER,
+    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER, ENVELOPE,
 )  # fmt: skip
 
 #: Which store has which ability: what each store declares as its `features`, and what error texts name.
 STORE_FEATURES: Mapping[str, frozenset[str]] = {
     "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
     "sql": frozenset(ALL_FEATURES),
-    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE}),
+    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
 }
 
 # Reasons a store gives by itself for keeping a message aside as dead.

@@ -61,27 +61,34 @@ class Board:
 
     def arrived(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], list[Delivery]]:
         """Reports what a poll found; returns what to handle now, and what to give back because it came too late."""
-        fresh: list[Delivery] = []
         with self._changed:
-            now, news = time.monotonic(), False
-            for message in messages:
-                held = self._held.get(message.id)
-                if held is None:
-                    news = True
-                    delivery = self._held[message.id] = Delivery(message, renew_at=renew_at)
-                    due = self._not_before.pop(message.id, 0.0)
-                    if due > now and self._phase == RUNNING:
-                        self._push(delivery, due)
-                    else:
-                        fresh.append(delivery)
-                elif message.lock_token != held.message.lock_token:
-                    # The lease ran out and it came back to us: the handler goes on, under the new lease.
-                    held.message, news = message, True
             self._is_polling = False
-            if not news:
-                self._next_poll = now + self._polling_interval
+            # Until it is known that there was anything new: rubbish from a store must not make the listener run hot.
+            next_poll, self._next_poll = self._next_poll, time.monotonic() + self._polling_interval
+            fresh, news = self._sort(messages, renew_at)
+            if news:
+                self._next_poll = next_poll
             self._changed.notify_all()
             return (fresh, []) if self._phase == RUNNING else ([], fresh)
+
+    def _sort(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], bool]:
+        """What to handle now, and whether there was anything new at all."""
+        fresh: list[Delivery] = []
+        now, news = time.monotonic(), False
+        for message in messages:
+            held = self._held.get(message.id)
+            if held is None:
+                news = True
+                delivery = self._held[message.id] = Delivery(message, renew_at=renew_at)
+                due = self._not_before.pop(message.id, 0.0)
+                if due > now and self._phase == RUNNING:
+                    self._push(delivery, due)
+                else:
+                    fresh.append(delivery)
+            elif message.lock_token != held.message.lock_token:
+                # The lease ran out and it came back to us: the handler goes on, under the new lease.
+                held.message, news = message, True
+        return fresh, news
 
     def _may_poll(self, now: float) -> bool:
         ready = self._phase == RUNNING and not self._is_polling and len(self._held) < MAX_HELD

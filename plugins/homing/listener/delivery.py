@@ -36,7 +36,7 @@ class Delivery:
 
     def __post_init__(self) -> None:
         self.content = self.message.content
-        before = self.message.headers.get(ATTEMPTS, 0)
+        before = (self.message.headers or {}).get(ATTEMPTS, 0)
         self.attempts = before if type(before) is int and before > 0 else 0
 
     @property

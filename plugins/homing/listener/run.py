@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,13 +34,14 @@ class _Worker:
         self.is_retired = False
         self.prefers_new = False
         self.busy_with: Sequence[Delivery] = ()
-        self.busy_since = 0.0
+        self.busy_since = math.inf
 
 
 class Run:
     """Takes messages, hands them to the service and settles them, in threads that never keep a process alive."""
 
     def __init__(self, store: Store, config: ListenerConfig, service: Service, counts: metrics.Counts) -> None:
+        self.process = os.getpid()
         self._store = store
         self._config = config
         self._service = service
@@ -142,6 +145,8 @@ class Run:
         except UnsaidError as error:
             self._separate(deliveries, error.__cause__ or error)
             return
+        finally:
+            worker.busy_since = math.inf
         with self.board.settling() as allowed:
             if not allowed:
                 return
@@ -198,7 +203,7 @@ class Run:
     def _give_up_hung(self, begun_before: float) -> None:
         for worker in list(self._workers):
             hung = worker.busy_with
-            if not hung or worker.is_retired or worker.busy_since > begun_before or hung[0].verdict is not None:
+            if not hung or worker.is_retired or worker.busy_since > begun_before:
                 continue
             worker.is_retired = True
             for delivery in hung:

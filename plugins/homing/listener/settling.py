@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from homing.calling.traces import describe, text_of
@@ -17,7 +18,8 @@ from homing.listener.board import Board
 from homing.listener.config import ListenerConfig
 from homing.listener.delivery import ATTEMPTS, Delivery
 from homing.listener.progress import Progress
-from homing.store import CLAIM, Store
+from homing.message import Message
+from homing.store import CLAIM, ENVELOPE, Store
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +124,7 @@ class Settler:
         if config.dead_letter_store is not None:
             dead = config.dead_letter_store
             try:
-                dead.store(delivery.content, id=self._dead_id(delivery), headers=self._dead_headers(delivery, error))
+                self._store_dead(dead, delivery, error)
             except Exception as trouble:  # noqa: BLE001 - whatever it is, the message must not be acknowledged
                 trouble_text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
                 log.error(  # noqa: TRY400 - both errors are in the text
@@ -155,22 +157,39 @@ class Settler:
         successor = str(uuid.uuid4())
         self._board.hold_back(successor, delay)
         try:
-            self._store.store(delivery.content, id=successor, headers=headers)
+            _store_whole(
+                self._store, replace(delivery.message, id=successor, content=delivery.content, headers=headers)
+            )
         except Exception as error:  # noqa: BLE001 - then it is known here only, which is enough unless we crash
             log.warning("message %s: what is done of it could not be stored: %s", delivery.id, text_of(error))
             return False
         self.settle(delivery, True, metrics.RETRIED if attempts else metrics.RELEASED)
         return True
 
-    def _dead_id(self, delivery: Delivery) -> str | None:
+    def _store_dead(self, dead: Store, delivery: Delivery, error: BaseException) -> None:
+        headers = self._dead_headers(delivery, error)
+        letter = replace(
+            delivery.message,
+            id=self._dead_id(delivery),
+            content=delivery.content,
+            headers=headers,
+            scheduled_at=None,
+            time_to_live=None,
+            dead_letter_reason=headers["homing-dead-letter-reason"],
+            dead_letter_description=headers["homing-dead-letter-description"],
+            dead_letter_source=self._store.name,
+        )
+        _store_whole(dead, letter)
+
+    def _dead_id(self, delivery: Delivery) -> str:
         """The same for the same message, so that a crash in between makes no second copy; never that of another one.
 
-        A store that does not number its messages may hold two of one id. Then the dead-letter store chooses an id, for
-        it would take two messages of one id for the same.
+        A store that does not number its messages may hold two of one id, and the dead-letter store would take them for
+        the same: then every copy has an id of its own.
         """
         number = delivery.message.sequence_number
         if number is None or delivery.has_moved:
-            return None
+            return str(uuid.uuid4())
         place = f"{self._store.name}/{delivery.id}/{number}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
 
@@ -205,3 +224,11 @@ class Settler:
         )
         self._counts.add(metrics.LOST_LEASES)
         self._board.finished(delivery)
+
+
+def _store_whole(store: Store, message: Message) -> None:
+    """With everything that is written on it, where the store takes that; else content, id and headers."""
+    if ENVELOPE in store.features:
+        store.store(message)
+    else:
+        store.store(message.content, id=message.id, headers=message.headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from types import TracebackType
@@ -66,7 +67,7 @@ class StoreListener:
                 raise ConfigurationError(
                     f"the listener of store {self.store.name!r} has no service: attach one before it is started"
                 )
-            if self._run is None:
+            if self._current_run() is None:
                 self._run = Run(self.store, self._config, self._service, self._counts)
                 self._run.start()
 
@@ -76,8 +77,7 @@ class StoreListener:
         Without `retries`, what waits for its next attempt is released instead, which is sooner. After `timeout` seconds
         it stops as `immediate_stop` does and returns False. Idempotent.
         """
-        with self._lock:
-            run = self._run
+        run = self._current_run()
         if run is None:
             return True
         in_time = run.drain(timeout, give_back=not retries)
@@ -91,8 +91,7 @@ class StoreListener:
 
         Does not wait for a handler that is running; whatever that one returns has no effect.
         """
-        with self._lock:
-            run = self._run
+        run = self._current_run()
         if run is not None:
             run.stop()
             self._forget(run)
@@ -109,13 +108,11 @@ class StoreListener:
     @property
     def is_running(self) -> bool:
         """Whether it was started and not stopped."""
-        with self._lock:
-            return self._run is not None
+        return self._current_run() is not None
 
     def metrics(self) -> ListenerMetrics:
         """The numbers so far, and those of this moment."""
-        with self._lock:
-            run = self._run
+        run = self._current_run()
         held = [] if run is None else run.board.held()
         oldest = min((delivery.stored_at for delivery in held), default=None)
         return self._counts.read(len(held), None if oldest is None else max(0.0, time.time() - oldest))
@@ -127,6 +124,12 @@ class StoreListener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.graceful_stop()
+
+    def _current_run(self) -> Run | None:
+        with self._lock:
+            if self._run is not None and self._run.process != os.getpid():
+                self._run = None  # its threads have stayed in the process this one was forked from
+            return self._run
 
     def _forget(self, run: Run) -> None:
         with self._lock:

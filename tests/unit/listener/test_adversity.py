@@ -130,7 +130,7 @@ def test_lease_is_renewed_while_a_message_waits_for_its_retry(store: Any, url: s
 
     store.store(1)
     listener = listen(store, on_message, lease=1.0, retry_interval=2.0)
-    until(lambda: calls)
+    until(lambda: listener.metrics().retried == 1)
     with open_store(f"{url}?store=orders") as other:
         until(lambda: other.retrieve() is not None or listener.metrics().processed == 1)
     assert listener.metrics().processed == 1
@@ -185,12 +185,12 @@ def test_hung_handler_is_named_and_replaced_and_its_message_comes_back(
     until(lambda: calls["bad"] == 1)
     store.store("good")
     try:
-        until(lambda: calls == {"bad": 2, "good": 1})
-        until(lambda: listener.metrics().processed == 2)
+        until(lambda: store.count()[ACKNOWLEDGED] == 2)
     finally:
         forever.set()
     assert f"{on_message.__qualname__} has had message {hung} of store orders for more than 1 s" in caplog.text
-    assert store.count()[ACKNOWLEDGED] == 2
+    assert calls["bad"] >= 2
+    assert listener.metrics().lost_leases >= 1
 
 
 def test_store_that_cannot_be_reached_is_polled_again(plain: Any, listen: Any, until: Any) -> None:
@@ -270,6 +270,34 @@ def test_message_that_comes_back_while_it_is_handled_is_not_handled_twice(plain:
     leave.set()
     until(lambda: listener.metrics().processed == 1)
     assert (calls, settled) == ([1], ["b"])
+
+
+def test_store_that_only_peeks_gets_each_message_handled_once(plain: Any, listen: Any, until: Any) -> None:
+    """It gives the top message again and again until that one is acknowledged."""
+    calls: Counter[Any] = Counter()
+
+    def on_message(content: Any) -> None:
+        calls[content] += 1
+        if calls[content] == 1:
+            raise OSError
+
+    queue = [Message(f"m{number}", number) for number in range(3)]
+    plain.retrieve = lambda: queue[0] if queue else None
+    plain.acknowledge = lambda message, success=True: queue.pop(0)
+    listener = listen(plain, on_message, concurrency=2)
+    until(lambda: listener.metrics().processed == 3)
+    assert calls == {0: 2, 1: 2, 2: 2}
+
+
+def test_rubbish_from_a_store_neither_ends_the_listener_nor_makes_it_run_hot(
+    plain: Any, listen: Any, until: Any
+) -> None:
+    real, answers = plain.retrieve, ["rubbish", {"id": 7}]
+    plain.retrieve = lambda: answers.pop() if answers else real()
+    plain.store(1)
+    listener = listen(plain, lambda content: None)
+    until(lambda: listener.metrics().processed == 1)
+    assert answers == []
 
 
 KILLED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -81,11 +82,12 @@ def test_start_without_a_service_raises(plain: Any) -> None:
 
 
 def test_starting_twice_starts_once(plain: Any, listen: Any) -> None:
-    before = threading.active_count()
+    plain.name = "twice"
     listener = listen(plain, Service())
-    running = threading.active_count()
+    running = polling("twice")
     listener.start()
-    assert threading.active_count() == running > before
+    assert polling("twice") == running
+    assert len(running) == 2
 
 
 def test_second_service_is_refused_and_the_first_stays(plain: Any, listen: Any, until: Any) -> None:
@@ -177,9 +179,7 @@ def test_graceful_stop_lets_what_is_in_flight_finish_and_acknowledges_it(any_sto
     assert left.id != message_id
 
 
-def test_graceful_stop_gives_a_failing_message_the_attempts_it_has_left(
-    plain: Any, plain_dead: Any, listen: Any
-) -> None:
+def test_graceful_stop_gives_a_failing_message_its_remaining_attempts(plain: Any, plain_dead: Any, listen: Any) -> None:
     first = threading.Event()
     calls: list[Any] = []
 
@@ -220,6 +220,31 @@ def test_immediate_stop_acknowledges_nothing_that_is_in_flight(plain: Any, liste
     assert "m1" in plain.leased
 
 
+@pytest.mark.parametrize("stop", ["immediate_stop", "graceful_stop"])
+def test_message_that_is_retrieved_too_late_is_given_back_and_not_handled(
+    plain: Any, listen: Any, until: Any, stop: str
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    real, service = plain.retrieve, Service()
+
+    def slow() -> Any:
+        asked.set()
+        assert answer.wait(20)
+        return real()
+
+    plain.retrieve = slow
+    plain.store(1)
+    listener = listen(plain, service)
+    assert asked.wait(20)
+    stopping = threading.Thread(target=getattr(listener, stop))
+    stopping.start()
+    until(lambda: listener._run is None or listener._run.board._phase != "running")
+    answer.set()
+    until(lambda: plain.told == [("m1", False)])
+    stopping.join(20)
+    assert service.seen == []
+
+
 def test_immediate_stop_leaves_a_message_that_waits_for_its_retry_alone(plain: Any, listen: Any, until: Any) -> None:
     def on_message(content: Any) -> None:
         raise OSError
@@ -255,6 +280,17 @@ def test_threads_end_with_the_listener(plain: Any, until: Any) -> None:
         listener.start()
         assert len(polling("ending")) == 4
     until(lambda: not polling("ending"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_listener_runs_in_the_process_that_started_it_and_not_in_a_forked_one(plain: Any, listen: Any) -> None:
+    listener = listen(plain, Service())
+    child = os.fork()
+    if child == 0:
+        stopped = not listener.is_running and listener.graceful_stop()
+        os._exit(0 if stopped else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert listener.is_running
 
 
 def test_handler_may_stop_its_own_listener(plain: Any, listen: Any, until: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from homing import Retry, RetryPolicy, open_store
+from homing import Message, Retry, RetryPolicy, open_store
 from homing.message import ACKNOWLEDGED, AVAILABLE
 
 
@@ -102,6 +102,18 @@ def test_dead_letter_has_the_original_content_and_explains_itself(
         "homing-dead-letter-attempts": 2,
     }
     assert store.count()[ACKNOWLEDGED] == 1
+
+
+def test_dead_letter_in_a_store_that_takes_whole_messages_has_its_reason_and_all_properties(
+    store: Any, dead: Any, listen: Any, until: Any
+) -> None:
+    store.store(Message("m1", "bad", subject="order", correlation_id="c1", priority=3))
+    listener = listen(store, Failing(), max_retries=0, dead_letter_store=dead)
+    until(lambda: listener.metrics().dead_lettered == 1)
+    letter = dead.retrieve()
+    assert (letter.subject, letter.correlation_id, letter.priority) == ("order", "c1", 3)
+    assert (letter.dead_letter_reason, letter.dead_letter_source) == ("ValueError", "orders")
+    assert letter.dead_letter_description == "no such customer"
 
 
 def test_dead_letter_is_stored_before_the_message_is_acknowledged(
@@ -314,3 +326,41 @@ def test_metrics_know_what_is_in_flight_and_how_old_it_is(store: Any, listen: An
     leave.set()
     until(lambda: listener.metrics().in_flight == 0)
     assert listener.metrics().oldest_age is None
+
+
+def test_content_named_fail_fails_and_others_are_received(plain: Any, listen: Any, until: Any) -> None:
+    """The example of both documents, in Python."""
+    received: list[Any] = []
+
+    class Example:
+        def on_message(self, content: Any) -> None:
+            received.append(content)
+            if content == "fail":
+                raise RuntimeError("Message processing failed")
+
+    plain.store("fail")
+    plain.store("hello")
+    listener = listen(plain, Example(), max_retries=2, drop_message_after_max_retries=True)
+    until(lambda: listener.metrics().dropped == 1)
+    assert received.count("fail") == 3
+    assert received.count("hello") == 1
+
+
+def test_so_many_messages_are_held_for_their_next_attempt_and_no_more(
+    plain: Any, listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.listener.board.MAX_HELD", 2)
+    for number in range(4):
+        plain.store(number)
+    failing = threading.Event()
+    failing.set()
+
+    def on_message(content: Any) -> None:
+        if failing.is_set():
+            raise OSError
+
+    listener = listen(plain, on_message, max_retries=100, retry_interval=0.05)
+    until(lambda: listener.metrics().retried > 6)
+    assert (len(plain.leased), len(plain.available)) == (2, 2)
+    failing.clear()
+    until(lambda: listener.metrics().processed == 4)

@@ -244,3 +244,10 @@ def test_rubbish_returned_for_a_batch_fails_all_of_it_and_loses_nothing(
     listen(plain, Batches(lambda contents: rubbish), max_retries=1, dead_letter_store=plain_dead)
     until(lambda: len(plain_dead.available) == 2)
     assert "one result or exception per message" in plain_dead.available[0].headers["homing-dead-letter-description"]
+
+
+def test_message_is_frozen_and_its_content_is_its_payload() -> None:
+    message = Message("m1", {"number": 7})
+    assert message.payload is message.content
+    with pytest.raises(AttributeError):
+        message.id = "m2"  # type: ignore[misc]

@@ -330,3 +330,14 @@ def test_close_ends_the_threads() -> None:
         chain.execute(1)
         assert chain_threads() != []
     assert chain_threads() == []
+
+
+def test_destination_router_that_raises_is_a_failure(failure_store: Any) -> None:
+    @destination_router
+    def lost(ctx: MessageContext) -> Any:
+        raise LookupError("no such region")
+
+    chain = HandlerChain("chain", destinations_flow=lost, failure_store=failure_store)
+    with pytest.raises(ExecutionError, match="lost: LookupError: no such region"):
+        chain.execute(1)
+    assert len(failure_store.messages) == 1

@@ -280,3 +280,25 @@ def test_run_source_raises_drop_for_a_filter_that_returns_false() -> None:
     with pytest.raises(Drop) as dropped:
         chain.run_source(MessageContext(Message("m1", [])))
     assert dropped.value.reason == "filter never returned False"
+
+
+@pytest.mark.parametrize("content", ["text", b"\x00\xff", 7, 1.5, True, None, [1, "2"], {"a": {"b": [None]}}])
+def test_any_content_enters_as_it_is_and_of_the_same_type(content: Any) -> None:
+    @destination
+    def keep(ctx: MessageContext) -> Any:
+        return ctx.get_content()
+
+    kept = HandlerChain("chain", destinations_flow=keep).execute(content).destination_results["keep"]
+    assert kept == content
+    assert type(kept) is type(content)
+
+
+def test_processor_router_that_raises_is_a_failure(failure_store: Any) -> None:
+    @processor_router
+    def lost(ctx: MessageContext) -> Any:
+        raise LookupError("no such region")
+
+    chain = HandlerChain("chain", source_flow=lost, destinations_flow=sink, failure_store=failure_store)
+    with pytest.raises(ExecutionError, match="lost: LookupError: no such region"):
+        chain.execute(1)
+    assert len(failure_store.messages) == 1

@@ -1,0 +1,103 @@
+"""What an executor does for a destination that takes batches. No Spark session is needed for that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from homing.ledger import DELIVERED, FAILED, Ledger
+from homing.spark import steps
+from homing.spark.columns import STORED, rows_of, to_batch
+from homing.stores import open_store
+from homing.stores.sql import SqlStore
+
+MODULE = """
+from homing import HandlerChain, PartialFailure, destination, destination_router
+
+calls = []
+clients = []
+
+
+def connect():
+    clients.append("open")
+    return clients
+
+
+@destination(batch=4, setup=connect)
+def lake(numbers: list[int], client):
+    calls.append(list(numbers))
+    raise PartialFailure({place: "three" for place, number in enumerate(numbers) if number == 3})
+
+
+@destination_router
+def route(ctx):
+    return lake
+
+
+chain = HandlerChain("orders", destinations_flow=lake)
+routed = HandlerChain("orders", destinations_flow=route)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "orders_in_batches.py").write_text(MODULE)
+    import orders_in_batches  # type: ignore[import-not-found]
+
+    yield orders_in_batches
+    del sys.modules["orders_in_batches"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    with open_store(f"sqlite:///{tmp_path}/orders.db?store=orders") as opened:
+        assert isinstance(opened, SqlStore)
+        yield opened
+
+
+def run(store: SqlStore, url: str, chain: str, flow: str) -> tuple[dict[str, int], list[str]]:
+    """Processes and delivers ten messages as an executor would; the tally, and the ids."""
+    ids = store.store_many(range(10))
+    held = store.lease_batch(10, batch_id="run-1", lease=60)
+    assert held is not None
+    fence = store.ledger().open_step("run-1", "deliver", 60)
+    task = steps.Task(f"orders_in_batches:{chain}", url, fence)
+    stored = to_batch(store.batch_rows(held), STORED)
+    processed = list(steps.process(task, iter([stored])))
+    tally = [row for batch in steps.deliver(task, flow, iter(processed)) for row in rows_of(batch)]
+    return {row["state"]: row["messages"] for row in tally}, ids
+
+
+def states(ledger: Ledger, ids: list[str], flow: str) -> list[str]:
+    entries = ledger.entries(ids)
+    return [entries[message_id][flow].state for message_id in ids]
+
+
+@pytest.mark.parametrize(("chain", "flow", "sizes"), [("chain", "lake", [4, 4, 2]), ("routed", "route", [4, 4, 2])])
+def test_executor_delivers_in_batches_and_records_each_message(
+    module: Any, store: SqlStore, tmp_path: Path, *, chain: str, flow: str, sizes: list[int]
+) -> None:
+    tally, ids = run(store, f"sqlite:///{tmp_path}/orders.db?store=orders", chain, flow)
+    assert tally == {DELIVERED: 9, FAILED: 1}
+    assert [len(call) for call in module.calls] == sizes
+    assert states(store.ledger(), ids, flow) == [FAILED if number == 3 else DELIVERED for number in range(10)]
+    assert store.ledger().entries([ids[3]])[ids[3]][flow].error["message"] == "three"  # type: ignore[index]
+    assert module.clients == ["open"]
+
+
+def test_messages_that_are_done_are_in_no_batch(module: Any, store: SqlStore, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/orders.db?store=orders"
+    run(store, url, "chain", "lake")
+    module.calls.clear()
+    held = store.held_batch("run-1")
+    assert held is not None
+    task = steps.Task("orders_in_batches:chain", url, store.ledger().open_step("run-1", "deliver", 60))
+    processed = list(steps.process(task, iter([to_batch(store.batch_rows(held), STORED)])))
+    tally = [row for batch in steps.deliver(task, "lake", iter(processed)) for row in rows_of(batch)]
+    assert {row["state"]: row["messages"] for row in tally} == {"skipped": 9, FAILED: 1}
+    assert module.calls == [[3]]
