@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from homing.calling.batches import BatchAnswerError
 from homing.calling.traces import describe, text_of
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.listener import metrics
@@ -71,7 +72,7 @@ class Settler:
             )
             return
         decision = self._policy.decide(cause, delivery.attempts, key=delivery.id)
-        if not decision.retry:
+        if not decision.retry or isinstance(cause, BatchAnswerError):
             self._give_up(delivery, cause)
             return
         log.warning(
