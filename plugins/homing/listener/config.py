@@ -103,3 +103,8 @@ def _seconds(name: str, value: object) -> float:
     if type(seconds) not in {int, float} or not (math.isfinite(seconds) and seconds > 0):  # type: ignore[arg-type,operator]
         raise ConfigurationError(f"{name} must be more than 0 seconds, not {value!r}")
     return float(seconds)  # type: ignore[arg-type]
+
+
+def name_of(store: Store) -> str:
+    """What people call a store; of one whose author gave it no name, its type."""
+    return str(getattr(store, "name", "") or type(store).__qualname__)

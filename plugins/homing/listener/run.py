@@ -13,7 +13,7 @@ from homing.calling.traces import text_of
 from homing.errors import LeaseLostError, NotInFlightError, UnsupportedError
 from homing.listener import metrics
 from homing.listener.board import Board
-from homing.listener.config import ListenerConfig
+from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import Delivery
 from homing.listener.service import Service, UnsaidError
 from homing.listener.settling import Settler
@@ -43,6 +43,7 @@ class Run:
     def __init__(self, store: Store, config: ListenerConfig, service: Service, counts: metrics.Counts) -> None:
         self.process = os.getpid()
         self._store = store
+        self._store_name = name_of(store)
         self._config = config
         self._service = service
         self._counts = counts
@@ -51,7 +52,7 @@ class Run:
         self._settler = Settler(store, config, service.name, self.board, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
-        self._watch = threading.Thread(target=self._keep_watch, name=f"homing-{store.name}-watch", daemon=True)
+        self._watch = threading.Thread(target=self._keep_watch, name=f"homing-{self._store_name}-watch", daemon=True)
 
     # -- lifecycle ---------------------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class Run:
     # -- handling ----------------------------------------------------------------------------------------------
 
     def _add_worker(self) -> None:
-        worker = _Worker(f"homing-{self._store.name}-{len(self._workers) + 1}", self._work)
+        worker = _Worker(f"homing-{self._store_name}-{len(self._workers) + 1}", self._work)
         self._workers.append(worker)
         worker.thread.start()
 
@@ -102,7 +103,7 @@ class Run:
                 self._handle(worker, work or self._poll())
             except BaseException:
                 # Not the service's doing, whose errors are answers. The messages come back when their leases end.
-                log.exception("the listener of store %s could not handle %s", self._store.name, _ids(worker.busy_with))
+                log.exception("the listener of store %s could not handle %s", self._store_name, _ids(worker.busy_with))
                 for delivery in worker.busy_with:
                     self.board.finished(delivery)
             worker.busy_with = ()
@@ -119,7 +120,7 @@ class Run:
                 while len(found) < self._take_limit and (message := self._store.retrieve()) is not None:
                     found.append(message)
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
-            log.warning("cannot retrieve from store %s, trying again: %s", self._store.name, text_of(error))
+            log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, text_of(error))
         fresh, late = self.board.arrived(found, time.monotonic() + renew_in)
         for delivery in late:
             self._settler.release(delivery)
@@ -177,7 +178,7 @@ class Run:
                 if RENEW in self._store.features:
                     self._renew(lease)
             except BaseException:
-                log.exception("the watch over store %s goes on after an error", self._store.name)
+                log.exception("the watch over store %s goes on after an error", self._store_name)
 
     def _renew(self, lease: float) -> None:
         now = time.monotonic()
@@ -196,7 +197,7 @@ class Run:
     def _renewal_refused(self, delivery: Delivery, error: Exception) -> None:
         if delivery.lost or isinstance(error, UnsupportedError):
             return
-        log.error("message %s of store %s: %s", delivery.id, self._store.name, text_of(error))
+        log.error("message %s of store %s: %s", delivery.id, self._store_name, text_of(error))
         if delivery.began == 0 or all(delivery not in worker.busy_with for worker in list(self._workers)):
             self.board.finished(delivery)
 
@@ -212,7 +213,7 @@ class Run:
             log.error(
                 "%s has had %s of store %s for more than %g s and counts as hung: its lease is no longer renewed, so "
                 "the store delivers it again",
-                *(self._service.name, _ids(hung), self._store.name, self._config.handling_seconds),
+                *(self._service.name, _ids(hung), self._store_name, self._config.handling_seconds),
             )
             self._add_worker()
             self.board.wake()

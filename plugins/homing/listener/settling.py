@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from homing.calling.batches import BatchAnswerError
 from homing.calling.traces import describe, text_of
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.listener import metrics
 from homing.listener.board import Board
-from homing.listener.config import ListenerConfig
+from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import ATTEMPTS, Delivery
 from homing.listener.progress import Progress
 from homing.message import Message
@@ -36,6 +37,7 @@ class Settler:
         self, store: Store, config: ListenerConfig, service: str, board: Board, counts: metrics.Counts
     ) -> None:
         self._store = store
+        self._store_name = name_of(store)
         self._config = config
         self._policy = config.policy
         self._service = service
@@ -66,16 +68,16 @@ class Settler:
         if delivery.lost:
             log.error(
                 "message %s of store %s failed in %s after its lease was lost: %s: %s",
-                *(delivery.id, self._store.name, self._service, type(cause).__qualname__, text_of(cause)),
+                *(delivery.id, self._store_name, self._service, type(cause).__qualname__, text_of(cause)),
             )
             return
         decision = self._policy.decide(cause, delivery.attempts, key=delivery.id)
-        if not decision.retry:
+        if not decision.retry or isinstance(cause, BatchAnswerError):
             self._give_up(delivery, cause)
             return
         log.warning(
             "message %s of store %s failed in %s at attempt %d and is tried again in %.3g s: %s: %s",
-            *(delivery.id, self._store.name, self._service, delivery.attempts, decision.delay),
+            *(delivery.id, self._store_name, self._service, delivery.attempts, decision.delay),
             *(type(cause).__qualname__, text_of(cause)),
         )
         if not (delivery.has_moved and self._supersede(delivery, decision.delay, delivery.attempts)):
@@ -101,7 +103,7 @@ class Settler:
             else:
                 log.warning(
                     "message %s: store %s did not take the outcome %s, trying again: %s",
-                    *(delivery.id, self._store.name, outcome, text_of(error)),
+                    *(delivery.id, self._store_name, outcome, text_of(error)),
                 )
                 self._board.settle_again(delivery, self._config.polling_seconds)
         else:
@@ -118,7 +120,7 @@ class Settler:
     # -- giving up ---------------------------------------------------------------------------------------------
 
     def _give_up(self, delivery: Delivery, error: BaseException) -> None:
-        config, name = self._config, self._store.name
+        config, name = self._config, self._store_name
         reason = f"{type(error).__qualname__}: {text_of(error)}"
         what = f"message {delivery.id} of store {name} failed in {self._service} after {delivery.attempts} attempts"
         if config.dead_letter_store is not None:
@@ -129,11 +131,11 @@ class Settler:
                 trouble_text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
                 log.error(  # noqa: TRY400 - both errors are in the text
                     "%s (%s), and dead-letter store %s did not take it (%s): it is released",
-                    *(what, reason, dead.name, trouble_text),
+                    *(what, reason, name_of(dead), trouble_text),
                 )
                 self._let_go(delivery)
             else:
-                log.error("%s and went to dead-letter store %s: %s", what, dead.name, reason)
+                log.error("%s and went to dead-letter store %s: %s", what, name_of(dead), reason)
                 self.settle(delivery, True, metrics.DEAD_LETTERED)
         elif config.drop_message_after_max_retries:
             log.error("%s and is dropped: %s", what, reason)
@@ -177,7 +179,7 @@ class Settler:
             time_to_live=None,
             dead_letter_reason=headers["homing-dead-letter-reason"],
             dead_letter_description=headers["homing-dead-letter-description"],
-            dead_letter_source=self._store.name,
+            dead_letter_source=self._store_name,
         )
         _store_whole(dead, letter)
 
@@ -190,7 +192,7 @@ class Settler:
         number = delivery.message.sequence_number
         if number is None or delivery.has_moved:
             return str(uuid.uuid4())
-        place = f"{self._store.name}/{delivery.id}/{number}"
+        place = f"{self._store_name}/{delivery.id}/{number}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
 
     def _dead_headers(self, delivery: Delivery, error: BaseException) -> dict[str, Any]:
@@ -204,7 +206,7 @@ class Settler:
             "homing-message-id": message.id,
             "homing-dead-letter-reason": about["type"],
             "homing-dead-letter-description": about["message"],
-            "homing-dead-letter-source": self._store.name,
+            "homing-dead-letter-source": self._store_name,
             "homing-dead-letter-handler": about["handler"],
             "homing-dead-letter-attempts": about["attempt"],
             "homing-dead-letter-stack": about["stack"],
@@ -215,12 +217,12 @@ class Settler:
     def _done(self, delivery: Delivery, outcome: str) -> None:
         self._counts.add(outcome)
         self._board.finished(delivery)
-        log.debug("message %s of store %s: %s", delivery.id, self._store.name, outcome)
+        log.debug("message %s of store %s: %s", delivery.id, self._store_name, outcome)
 
     def _lost(self, delivery: Delivery, outcome: str, error: BaseException) -> None:
         log.error(
             "message %s of store %s was %s by %s, but the store was not told and will deliver it again: %s",
-            *(delivery.id, self._store.name, outcome, self._service, text_of(error)),
+            *(delivery.id, self._store_name, outcome, self._service, text_of(error)),
         )
         self._counts.add(metrics.LOST_LEASES)
         self._board.finished(delivery)

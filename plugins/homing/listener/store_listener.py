@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from homing.errors import ConfigurationError
-from homing.listener.config import ListenerConfig
+from homing.listener.config import ListenerConfig, name_of
 from homing.listener.metrics import Counts, ListenerMetrics
 from homing.listener.run import Run
 from homing.listener.service import Service
@@ -34,9 +34,10 @@ class StoreListener:
         self._config = ListenerConfig() if config is None else config
         if self._config.dead_letter_store is store:
             raise ConfigurationError(
-                f"store {store.name!r} cannot be its own dead-letter store: what failed would come back for ever"
+                f"store {name_of(store)!r} cannot be its own dead-letter store: what failed would come back for ever"
             )
         self.store = store
+        self._name = name_of(store)
         self._lock = threading.RLock()
         self._counts = Counts()
         self._service: Service | None = None
@@ -47,7 +48,7 @@ class StoreListener:
         with self._lock:
             if self._service is not None:
                 raise ConfigurationError(
-                    f"the listener of store {self.store.name!r} has the service {self._service.name!r}: detach it first"
+                    f"the listener of store {self._name!r} has the service {self._service.name!r}: detach it first"
                 )
             self._service = Service(service)
 
@@ -55,7 +56,7 @@ class StoreListener:
         """Stops gracefully and detaches the service; raises ConfigurationError, changing nothing, if it is another."""
         with self._lock:
             if self._service is None or not self._service.is_made_of(service):
-                raise ConfigurationError(f"{service!r} is not attached to the listener of store {self.store.name!r}")
+                raise ConfigurationError(f"{service!r} is not attached to the listener of store {self._name!r}")
         self.graceful_stop()
         with self._lock:
             self._service = None
@@ -65,7 +66,7 @@ class StoreListener:
         with self._lock:
             if self._service is None:
                 raise ConfigurationError(
-                    f"the listener of store {self.store.name!r} has no service: attach one before it is started"
+                    f"the listener of store {self._name!r} has no service: attach one before it is started"
                 )
             if self._current_run() is None:
                 self._run = Run(self.store, self._config, self._service, self._counts)

@@ -289,6 +289,14 @@ def test_store_that_only_peeks_gets_each_message_handled_once(plain: Any, listen
     assert calls == {0: 2, 1: 2, 2: 2}
 
 
+def test_store_without_a_name_is_called_by_its_type(plain: Any, plain_dead: Any, listen: Any, until: Any) -> None:
+    del plain.name, plain_dead.name
+    plain.store(1)
+    listen(plain, broken, max_retries=0, dead_letter_store=plain_dead)
+    until(lambda: plain_dead.available)
+    assert plain_dead.available[0].headers["homing-dead-letter-source"] == "PlainStore"
+
+
 def test_rubbish_from_a_store_neither_ends_the_listener_nor_makes_it_run_hot(
     plain: Any, listen: Any, until: Any
 ) -> None:

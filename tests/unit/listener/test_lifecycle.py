@@ -196,6 +196,28 @@ def test_graceful_stop_gives_a_failing_message_its_remaining_attempts(plain: Any
     assert [message.content for message in plain_dead.available] == [1]
 
 
+def test_graceful_stop_without_retries_releases_what_fails_or_waits(plain: Any, listen: Any, until: Any) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def on_message(content: str) -> None:
+        if content == "running":
+            entered.set()
+            assert leave.wait(20)
+        raise OSError
+
+    plain.store("waiting")
+    plain.store("running")
+    listener = listen(plain, on_message, retry_interval=600)
+    assert entered.wait(20)
+    stopping = threading.Thread(target=lambda: listener.graceful_stop(retries=False))
+    stopping.start()
+    until(lambda: plain.told == [("m1", False)])
+    leave.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert plain.told == [("m1", False), ("m2", False)]
+
+
 def test_graceful_stop_that_takes_too_long_becomes_an_immediate_one(plain: Any, listen: Any, until: Any) -> None:
     gate = Gate()
     plain.store(1)

@@ -241,8 +241,10 @@ def test_rubbish_returned_for_a_batch_fails_all_of_it_and_loses_nothing(
     plain: Any, plain_dead: Any, listen: Any, until: Any, rubbish: Any
 ) -> None:
     fill(plain, 1, 2)
-    listen(plain, Batches(lambda contents: rubbish), max_retries=1, dead_letter_store=plain_dead)
+    service = Batches(lambda contents: rubbish)
+    listen(plain, service, max_retries=1, dead_letter_store=plain_dead)
     until(lambda: len(plain_dead.available) == 2)
+    assert service.batches == [[1, 2]]
     assert "one result or exception per message" in plain_dead.available[0].headers["homing-dead-letter-description"]
 
 

@@ -111,6 +111,22 @@ def test_only_what_failed_is_tried_again() -> None:
     assert [item.attempts for item in ended] == [1, 3, 1]
 
 
+def test_each_attempt_of_a_batch_gets_its_own_copies() -> None:
+    seen: list[Any] = []
+
+    @destination(batch=10, max_retries=1, retry_interval=0.01)
+    def lake(ctxs: Any) -> Any:
+        for ctx in ctxs:
+            seen.append(list(ctx.get_content()))
+            ctx.get_content().append("spoilt")
+            ctx.set_property("tried", True)
+        return [OSError() for _ in ctxs]
+
+    ended = delivered(chain_to(lake), ["a"])
+    assert seen == [["a"], ["a"]]
+    assert ended[0].snapshot["properties"] == {}
+
+
 def test_call_that_raises_without_saying_which_fails_no_good_message() -> None:
     calls: list[list[int]] = []
 
