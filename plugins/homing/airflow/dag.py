@@ -83,8 +83,7 @@ def delivery_dag(
         **dag_arguments,
         "default_args": {
             **dag_arguments.get("default_args", {}),
-            "retries": policy.max_retries,
-            "retry_delay": timedelta(seconds=policy.interval),
+            **policy.task_arguments(),
         },
     }
     spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}
@@ -114,7 +113,7 @@ def _first_pass(name: str, pipeline: PipelineSpec, common: dict[str, Any], spark
                 DeliverOperator(task_id=flow, pipeline=pipeline, flow=flow, **spark)
         settle = SettleOperator(
             task_id="settle", pipeline=pipeline, replay_dag_id=f"{name}_replay", **_SETTLE
-        ).as_teardown(setups=listen, on_failure_fail_dagrun=True)
+        ).as_teardown(setups=listen)
         listen >> process >> deliver >> settle
     return dag
 
@@ -126,8 +125,6 @@ def _replay(name: str, pipeline: PipelineSpec, common: dict[str, Any], spark: di
     }
     with DAG(f"{name}_replay", schedule=None, params=params, **common) as dag:
         replay = ReplayOperator(task_id="replay", pipeline=pipeline, on_failure_callback=dead_letter_callback, **spark)
-        settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_SETTLE).as_teardown(
-            on_failure_fail_dagrun=True
-        )
+        settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_SETTLE).as_teardown()
         replay >> settle
     return dag

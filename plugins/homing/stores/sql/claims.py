@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -258,15 +257,14 @@ class Claims:
         if lease is not None:
             return now + int(lease * NANOSECONDS)
         c = self._table.c
-        first, cap = int(properties.ack_wait * NANOSECONDS), int(properties.max_ack_wait * NANOSECONDS)
-        doublings = max(0, math.ceil(math.log2(cap / first)))
+        *growing, cap = properties.doublings(properties.ack_wait)
 
         def end(wait: int, jitter: float) -> Any:
             spread = c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger)
             return sa.literal(now + wait, sa.BigInteger) + (spread if jitter else 0)
 
-        ends = [(c.epoch == n, end(min(first << n, cap), properties.jitter if n else 0.0)) for n in range(doublings)]
-        last = end(cap, properties.jitter if doublings else 0.0)
+        ends = [(c.epoch == n, end(wait, properties.jitter if n else 0.0)) for n, wait in enumerate(growing)]
+        last = end(cap, properties.jitter if growing else 0.0)
         return sa.case(*ends, else_=last) if ends else last
 
     def _dead(self, reason: str, max_deliveries: int, now: int) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from sqlalchemy.engine import URL, Connection
 
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
-from homing.stores.sql.database import Database
+from homing.retry import RetryPolicy
+from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.schema import COLUMN_TYPES
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -56,6 +57,17 @@ class Properties:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def doubling(self, first: float) -> RetryPolicy:
+        """`first` seconds, doubled with each delivery, never more than `max_ack_wait`."""
+        return RetryPolicy(interval=min(first, self.max_ack_wait), multiplier=2.0, max_interval=self.max_ack_wait)
+
+    def doublings(self, first: float) -> list[int]:
+        """What `doubling` comes to, delivery by delivery, in nanoseconds; the last one holds from there on."""
+        policy, waits = self.doubling(first), [0]
+        while waits[-1] < int(self.max_ack_wait * NANOSECONDS):
+            waits.append(int(policy.delay(len(waits)) * NANOSECONDS))
+        return waits[1:]
 
 
 # Those that must be more than nothing.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,12 +50,10 @@ class Settlements:
         """Retrievable again at once, or after its back-off."""
         c, now = self._table.c, self._database.now()
         due: Any = now
-        first = int(properties.backoff * NANOSECONDS)
-        if first:
-            cap = max(first, int(properties.max_ack_wait * NANOSECONDS))
-            steps = range(math.ceil(math.log2(cap / first)) + 1)
-            waits = [(c.epoch <= n + 1, sa.literal(now + min(first << n, cap), sa.BigInteger)) for n in steps]
-            due = sa.case(*waits, else_=sa.literal(now + cap, sa.BigInteger))
+        if properties.backoff:
+            *growing, cap = (sa.literal(now + wait, sa.BigInteger) for wait in properties.doublings(properties.backoff))
+            waits = [(c.epoch <= n, wait) for n, wait in enumerate(growing, start=1)]
+            due = sa.case(*waits, else_=cap) if waits else cap
         return {"time_next": due, "lock_token": None, "batch_id": None}
 
     def put_aside(self) -> Change:
