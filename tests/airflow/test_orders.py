@@ -126,7 +126,7 @@ def test_clearing_the_failed_task_replays_the_dead_letters_and_skips_what_was_de
     pipeline: OrdersPipeline, story: Story
 ) -> None:
     pipeline.start_crm()
-    pipeline.airflow.cli("tasks", "clear", "orders_replay", "-t", "replay", "-y")
+    pipeline.airflow.cli("tasks", "clear", "orders_replay", "-t", "replay", "-f", "-y")
     wait_until(
         lambda: pipeline.replays()[story.replay_run] in ("queued", "running") or None,
         timeout=60,
@@ -143,6 +143,23 @@ def test_clearing_the_failed_task_replays_the_dead_letters_and_skips_what_was_de
     assert Counter(received(pipeline.home / "crm")) == Counter(expected.crm)
 
 
+def test_a_cleared_first_pass_runs_again_although_nothing_new_is_due(pipeline: OrdersPipeline, story: Story) -> None:
+    ((batch,),) = rows(pipeline, "select distinct batch_id from homing_orders where batch_id like 'orders/s%'")
+    run_id = batch.removeprefix("orders/")
+    before = Counter(received(pipeline.home / "lake"))
+
+    cleared = pipeline.airflow.clear("orders", run_id, ["process"], include_downstream=True)
+    pipeline.airflow.wait_for_run("orders", run_id, {"success"}, timeout=400)
+
+    assert {"listen", "process", "settle"} <= set(cleared)
+    states = pipeline.airflow.task_states("orders", run_id)
+    assert states["process"] == "success"
+    books = pipeline.books()
+    assert books.balanced, str(books)
+    assert books.total.dead_lettered == expect(story.orders).invalid + 1
+    assert Counter(received(pipeline.home / "lake")) == before
+
+
 def test_the_store_urls_are_in_no_log_no_template_and_no_xcom(pipeline: OrdersPipeline) -> None:
     airflow, shown = pipeline.airflow, []
     for dag in ("orders", "orders_replay"):
@@ -154,7 +171,7 @@ def test_the_store_urls_are_in_no_log_no_template_and_no_xcom(pipeline: OrdersPi
                     for number in range(1, task["try_number"] + 1)
                     if task["state"] in ("success", "failed")
                 ]
-    ((batch,),) = rows(pipeline, "select batch_id from homing_orders where batch_id like 'orders/s%' limit 1")
+    ((batch,),) = rows(pipeline, "select distinct batch_id from homing_orders where batch_id like 'orders/s%'")
     shown.append(str(airflow.xcom("orders", batch.removeprefix("orders/"), "listen")))
 
     assert any("claimed" in text for text in shown)
