@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -163,6 +163,18 @@ def driver_errors(connection: Connection) -> Iterator[None]:
         if lost:
             connection.invalidate(error)
         raise wrapped from error
+
+
+def fetch(
+    connection: Connection, statement: sqlalchemy.Select[Any], values: Mapping[str, Any] | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows as the driver gives them, which is as they are for our column types, and much faster."""
+    result = connection.execute(statement, values or {})
+    try:
+        with driver_errors(connection):
+            return list(result.cursor.fetchall())
+    finally:
+        result.close()
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

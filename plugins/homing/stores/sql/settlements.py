@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Table
@@ -19,8 +18,7 @@ from homing.stores.sql.properties import Properties
 Change = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """A message somebody says he holds: known by its place in the table where possible, which is the faster way."""
 
     id: str
@@ -97,9 +95,9 @@ class Settlements:
 
     def _change(self, connection: Connection, messages: Sequence[Held], change: Change) -> None:
         c, now = self._table.c, self._database.now()
-        by_token: dict[str, list[Held]] = {}
+        by_token: dict[str, list[Held]] = {token: [] for _, token, _ in messages}
         for message in messages:
-            by_token.setdefault(message.token, []).append(message)
+            by_token[message[1]].append(message)
         for token, group in by_token.items():
             mine = (c.lock_token == token) & (c.time_next > now)
             for column, keys in _keys(self._table, group):
