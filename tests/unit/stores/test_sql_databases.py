@@ -43,7 +43,7 @@ def test_plain_sql_with_only_id_and_message_stores_a_message(store: SqlStore, en
 
 def test_plain_sql_with_a_future_time_scheduled_is_delivered_when_it_is_due(store: SqlStore, engine: sa.Engine) -> None:
     store.count()
-    future = time.time_ns() + SECOND
+    future = time.time_ns() + 3 * SECOND
     statement = "insert into homing_orders (id, message, time_scheduled) values ('1', 'hello world', :future)"
     execute(engine, statement, future=future)
 
