@@ -215,10 +215,11 @@ def install_pgmq(connection: psycopg.Connection[Any]) -> str | None:
     return None
 
 
-def cycle_pgmq(connection: psycopg.Connection[Any]) -> Callable[[], float]:
+def cycle_pgmq(connection: psycopg.Connection[Any], acknowledge: str) -> Callable[[], float]:
     def work() -> None:
         rows = connection.execute("select * from pgmq.read('bench', 60, 1000)").fetchall()
-        connection.execute("select pgmq.delete('bench', %s::bigint[])", ([row[0] for row in rows],))
+        statement = f"select pgmq.{acknowledge}('bench', %s::bigint[])"
+        connection.execute(statement, ([row[0] for row in rows],))  # type: ignore[arg-type]
 
     def run() -> float:
         messages = [json.dumps(content) for content in payloads()]
@@ -310,7 +311,9 @@ def bench_postgresql(server: PostgreSQL, rounds: int) -> Iterator[list[str]]:
         updating = Case("bare psycopg, UPDATE as acknowledgement", cycle_pg(connection, "update"))
         cases = [Case("PostgreSQL: claim + settle of 1,000", store_cycle(store)), deleting, updating]
         if why_not is None:
-            cases.append(Case("pgmq read + delete", cycle_pgmq(connection)))
+            cases.append(Case("pgmq read + delete", cycle_pgmq(connection, "delete")))
+            # What pgmq does to keep a message that is finished, as the store does.
+            cases.append(Case("pgmq read + archive", cycle_pgmq(connection, "archive")))
         take_turns(cases, rounds)
         yield from lines(cases, {deleting.name: "≥ 0.7", updating.name: "≥ 0.7", "pgmq read + delete": "≥ 1.3"})
         if why_not is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,9 @@ from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import NEEDED, READ
 
-_TOKEN, _NEXT, _SCHEDULED = (NEEDED.index(name) for name in ("lock_token", "time_next", "time_scheduled"))
+_TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
 _KEPT = 100  # statements
+_SWEEP = 1.0  # seconds
 USUAL = 0  # the priority of a message whose sender said nothing about it
 _SPREAD = 97  # a prime: rows are spread by their sequence number over so many places
 
@@ -79,6 +81,8 @@ class Claims:
         self._registry = registry
         self._more_urgent = _priorities(table, table.c.priority < USUAL)
         self._less_urgent = _priorities(table, table.c.priority > USUAL)
+        self._low = 0
+        self._swept = 0.0
         self._statements: dict[Shape, sa.Select[Any]] = {}
 
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
@@ -147,7 +151,7 @@ class Claims:
             return self._find_in_session(connection, wanted, now)
         if wanted.partitions is None:
             # Mostly there is but one priority, and this one statement is all.
-            found = self._find_at(connection, wanted, now, USUAL, unless_urgent=True)
+            found = self._find_usual(connection, wanted, now)
             if len(found) >= wanted.limit:
                 return found
             priorities = self.priorities(connection, skip_usual=bool(found))
@@ -159,6 +163,21 @@ class Claims:
                 break
         return found
 
+    def _find_usual(self, connection: Connection, wanted: Wanted, now: int) -> list[Any]:
+        """The first due messages of the usual priority, unless more urgent ones wait.
+
+        In front of them the index is littered with entries of messages finished but not yet vacuumed. So the search
+        begins where the last one did; from the very front every second, and when it does not find enough.
+        """
+        low = self._low if time.monotonic() - self._swept < _SWEEP else 0
+        found = self._find_at(connection, wanted, now, USUAL, low=low, unless_urgent=True)
+        if low and len(found) < wanted.limit:
+            low, found = 0, self._find_at(connection, wanted, now, USUAL, unless_urgent=True)
+        if not low:
+            self._swept = time.monotonic()
+        self._low = found[0][_NEXT] if len(found) >= wanted.limit else 0
+        return found
+
     def _find_at(
         self,
         connection: Connection,
@@ -167,6 +186,7 @@ class Claims:
         priority: int,
         *,
         taken: int = 0,
+        low: int = 0,
         unless_urgent: bool = False,
     ) -> list[Any]:
         """The first due messages of one priority; partition by partition, if only some are wanted."""
@@ -180,7 +200,7 @@ class Claims:
             left = wanted.limit - taken - len(found)
             if left > 0:
                 shape = Shape(left, wanted.contents, wanted.partitions is not None, bucket is None, unless_urgent)
-                values = {"of_priority": priority, "now": now, "of_bucket": bucket}
+                values = {"of_priority": priority, "low": low, "now": now, "of_bucket": bucket}
                 found += fetch(connection, self._due(shape), values)
         return found
 
@@ -193,7 +213,8 @@ class Claims:
             c = self._table.c
             statement = (
                 self._select(shape.contents)
-                .where(c.priority == sa.bindparam("of_priority"), c.time_next <= sa.bindparam("now"))
+                .where(c.priority == sa.bindparam("of_priority"))
+                .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
                 .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
                 .order_by(c.time_next, c.sequence)
                 # A literal: a plan made for any limit would rather sort the whole table.
@@ -258,6 +279,9 @@ class Claims:
         early: list[int] = []
         dead: dict[str, list[int]] = {CRASHED: [], EXPIRED: []}
         for row in found:
+            if row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None:
+                taken.append(row)  # nobody had it before, and nothing is special about it
+                continue
             sequence, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
             if due == 0 and scheduled > now:
                 early.append(sequence)
