@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Table
@@ -18,8 +19,10 @@ from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import NEEDED, READ
 
-_TOKEN, _NEXT, _SCHEDULED = (NEEDED.index(name) for name in ("lock_token", "time_next", "time_scheduled"))
+_TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
 _KEPT = 100  # statements
+_SWEEP = 1.0  # seconds
+USUAL = 0  # the priority of a message whose sender said nothing about it
 _SPREAD = 97  # a prime: rows are spread by their sequence number over so many places
 
 
@@ -45,6 +48,16 @@ class Wanted:
             raise ConfigurationError(f"a claim needs a positive limit and lease, not {self.limit} and {self.lease}")
 
 
+class Shape(NamedTuple):
+    """What a statement that finds due messages depends on."""
+
+    limit: int
+    contents: bool
+    partitioned: bool
+    no_bucket: bool
+    unless_urgent: bool
+
+
 @dataclass
 class Claimed:
     """What was leased: rows of READ, or nothing but their number, and the token that fences them."""
@@ -65,9 +78,11 @@ class Claims:
         self._table = table
         self._name = name
         self._registry = registry
-        self._more_urgent = _priorities(table, table.c.priority < 0)
-        self._less_urgent = _priorities(table, table.c.priority > 0)
-        self._statements: dict[Any, sa.Select[Any]] = {}
+        self._more_urgent = _priorities(table, table.c.priority < USUAL)
+        self._less_urgent = _priorities(table, table.c.priority > USUAL)
+        self._low = 0
+        self._swept = 0.0
+        self._statements: dict[Shape, sa.Select[Any]] = {}
 
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
         """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
@@ -88,14 +103,15 @@ class Claims:
             self._claim_new(connection, wanted, claimed, now)
         return claimed
 
-    def priorities(self, connection: Connection) -> Iterator[int]:
+    def priorities(self, connection: Connection, *, skip_usual: bool = False) -> Iterator[int]:
         """The priorities at which messages may wait, in order; cheap however many there are.
 
-        The usual one, 0, is not looked for: the search would have to pass all entries of messages that are finished
-        but not yet vacuumed.
+        The usual one is not looked for: the search would have to pass all entries of messages that are finished but
+        not yet vacuumed.
         """
         yield from (row[0] for row in connection.execute(self._more_urgent).all())
-        yield 0
+        if not skip_usual:
+            yield USUAL
         yield from (row[0] for row in connection.execute(self._less_urgent).all())
 
     def _claim_new(self, connection: Connection, wanted: Wanted, claimed: Claimed, now: int) -> None:
@@ -132,43 +148,87 @@ class Claims:
             return self._find_by_id(connection, wanted, now)
         if wanted.session_id is not None:
             return self._find_in_session(connection, wanted, now)
+        if wanted.partitions is None:
+            # Mostly there is but one priority, and this one statement is all.
+            found = self._find_usual(connection, wanted, now)
+            if len(found) >= wanted.limit:
+                return found
+            priorities = self.priorities(connection, skip_usual=bool(found))
+        else:
+            found, priorities = [], self.priorities(connection)
+        for priority in priorities:
+            found += self._find_at(connection, wanted, now, priority, taken=len(found))
+            if len(found) >= wanted.limit:
+                break
+        return found
+
+    def _find_usual(self, connection: Connection, wanted: Wanted, now: int) -> list[Any]:
+        """The first due messages of the usual priority, unless more urgent ones wait.
+
+        In front of them the index is littered with entries of messages finished but not yet vacuumed. So the search
+        begins where the last one did; from the very front every second, and when it does not find enough.
+        """
+        low = self._low if time.monotonic() - self._swept < _SWEEP else 0
+        found = self._find_at(connection, wanted, now, USUAL, low=low, unless_urgent=True)
+        if low and len(found) < wanted.limit:
+            low, found = 0, self._find_at(connection, wanted, now, USUAL, unless_urgent=True)
+        if not low:
+            self._swept = time.monotonic()
+        self._low = found[0][_NEXT] if len(found) >= wanted.limit else 0
+        return found
+
+    def _find_at(
+        self,
+        connection: Connection,
+        wanted: Wanted,
+        now: int,
+        priority: int,
+        *,
+        taken: int = 0,
+        low: int = 0,
+        unless_urgent: bool = False,
+    ) -> list[Any]:
+        """The first due messages of one priority; partition by partition, if only some are wanted."""
         found: list[Any] = []
         buckets: list[int | None] = [None]
         if wanted.partitions is not None:
             # Those that plain SQL stored belong to no partition: whoever comes first takes them.
             buckets = [*wanted.partitions, None]
             random.shuffle(buckets)
-        for priority in self.priorities(connection):
-            for bucket in buckets:
-                left = wanted.limit - len(found)
-                statement = self._due(left, wanted.contents, wanted.partitions is not None, bucket)
-                found += fetch(connection, statement, {"of_priority": priority, "now": now, "of_bucket": bucket})
-                if len(found) >= wanted.limit:
-                    return found
+        for bucket in buckets:
+            left = wanted.limit - taken - len(found)
+            if left > 0:
+                shape = Shape(left, wanted.contents, wanted.partitions is not None, bucket is None, unless_urgent)
+                values = {"of_priority": priority, "low": low, "now": now, "of_bucket": bucket}
+                found += fetch(connection, self._due(shape), values)
         return found
 
-    def _due(self, limit: int, contents: bool, partitioned: bool, bucket: int | None) -> sa.Select[Any]:
+    def _due(self, shape: Shape) -> sa.Select[Any]:
         """The first due messages of one priority, in the order of the index, which ends where nothing more is due.
 
         Built once and kept: putting it together takes longer than running it for one message.
         """
-        key = (limit, contents, partitioned, bucket is None)
-        if key not in self._statements:
+        if shape not in self._statements:
             c = self._table.c
             statement = (
-                self._select(contents)
-                .where(c.priority == sa.bindparam("of_priority"), c.time_next <= sa.bindparam("now"))
+                self._select(shape.contents)
+                .where(c.priority == sa.bindparam("of_priority"))
+                .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
                 .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
                 .order_by(c.time_next, c.sequence)
                 # A literal: a plan made for any limit would rather sort the whole table.
-                .limit(sa.literal_column(str(limit)))
+                .limit(sa.literal_column(str(shape.limit)))
             )
-            if partitioned:
-                statement = statement.where(c.bucket == (None if bucket is None else sa.bindparam("of_bucket")))
+            if shape.partitioned:
+                statement = statement.where(c.bucket == (None if shape.no_bucket else sa.bindparam("of_bucket")))
+            if shape.unless_urgent:
+                u = self._table.alias("urgent")
+                urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)
+                statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
             if len(self._statements) > _KEPT:
                 self._statements.clear()
-            self._statements[key] = self._database.dialect.lock_free_rows(statement)
-        return self._statements[key]
+            self._statements[shape] = self._database.dialect.lock_free_rows(statement)
+        return self._statements[shape]
 
     def _overtakes(self) -> sa.Exists:
         """Whether an unfinished message of the same session is before this one."""
@@ -218,6 +278,9 @@ class Claims:
         early: list[int] = []
         dead: dict[str, list[int]] = {CRASHED: [], EXPIRED: []}
         for row in found:
+            if row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None:
+                taken.append(row)  # nobody had it before, and nothing is special about it
+                continue
             sequence, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
             if due == 0 and scheduled > now:
                 early.append(sequence)
