@@ -19,6 +19,7 @@ from homing.stores.rabbitmq.options import Options
 from homing.stores.rabbitmq.topology import declare_store
 
 _REMEMBERED = 10_000
+_ON_ITS_WAY = 0.02  # seconds within which what the broker sends ahead arrives
 
 
 @dataclass(eq=False)
@@ -68,10 +69,14 @@ class Consumer:
             if self._options.prefetch > 1:
                 self._stream()
                 self._send_acknowledged()
-                self.link.poll()
+                if len(self._unsettled) < self._options.prefetch:
+                    self.link.wait(self._has_arrived, _ON_ITS_WAY)
             if not self._arrived:
                 self._ask()
         return self._arrived.popleft() if self._arrived else None
+
+    def _has_arrived(self) -> bool:
+        return bool(self._arrived)
 
     def put_back(self, delivery: Delivery) -> None:
         """The caller could not use it after all: it is the next again."""

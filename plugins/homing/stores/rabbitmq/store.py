@@ -179,6 +179,8 @@ class RabbitStore(Store):
 
     def _detour(self, delivery: Delivery, message: Message) -> Parcel | None:
         """Where a message has to go instead of to the caller; None when it may be handed out."""
+        if delivery.plain:
+            return None
         now, options = time.time(), self._options
         due = envelope.due_at(delivery)
         if due > now + _EARLY:
@@ -197,7 +199,7 @@ class RabbitStore(Store):
         return None
 
     def _released(self, delivery: Delivery) -> Parcel:
-        deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
+        deliveries = delivery.deliveries
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
         if not self._options.backoff:
@@ -206,7 +208,7 @@ class RabbitStore(Store):
         return envelope.delayed(parcel, self.name, now + self._doubled(self._options.backoff, deliveries), now)
 
     def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
-        deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
+        deliveries = delivery.deliveries
         parcel = envelope.repack(delivery, dead_queue(self.name), deliveries=deliveries, crashes=0)
         log.warning("message %s of store %r is dead: %s", delivery.id, self.name, reason)
         return envelope.buried(parcel, reason, description, self.name)
