@@ -61,8 +61,9 @@ class Consumer:
 
     def next(self) -> Delivery | None:
         """The next message, held by nobody yet; None when the queue has nothing ready."""
-        self._last_asked = time.monotonic()
-        self.take_back_overdue()
+        self._last_asked = now = time.monotonic()
+        if now >= self._earliest:
+            self.take_back_overdue()
         if not self._arrived or not self.link.is_open:
             self.drop_lost()
             self.link.open()
@@ -88,9 +89,10 @@ class Consumer:
 
     def hold(self, delivery: Delivery, token: str, lease: float) -> None:
         """Puts a delivery into the caller's hands for so many seconds."""
-        self._held[token] = held = Held(delivery, token, 0.0)
+        deadline = time.monotonic() + lease
+        self._held[token] = Held(delivery, token, deadline)
         self._tokens[delivery.id] = token
-        self.extend(held, lease)
+        self._earliest = min(self._earliest, deadline)
 
     def extend(self, held: Held, lease: float) -> None:
         """Leaves it in the caller's hands for so many seconds from now."""
