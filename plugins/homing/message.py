@@ -30,6 +30,8 @@ TEXT = "text"
 JSON = "json"
 BASE64 = "base64"
 
+_PLAIN = frozenset({bool, int, type(None)})
+
 
 @dataclass(frozen=True)
 class Message:
@@ -148,6 +150,8 @@ def _find_fault(value: Any, path: str) -> str | None:
         return None if math.isfinite(value) else f"{path} is {value}, which JSON does not have"
     if kind is dict:
         for key, item in value.items():
+            if type(key) is str and key.isascii() and _is_plain(item):
+                continue
             if type(key) is not str:
                 return f"{path} has the key {key!r} of type {type(key).__name__}, and JSON keys are strings"
             fault = _find_fault(key, f"{path} key") or _find_fault(item, f"{path}.{key}")
@@ -156,11 +160,19 @@ def _find_fault(value: Any, path: str) -> str | None:
         return None
     if kind is list:
         for index, item in enumerate(value):
+            if _is_plain(item):
+                continue
             fault = _find_fault(item, f"{path}[{index}]")
             if fault is not None:
                 return fault
         return None
     return f"{path} is of type {kind.__module__}.{kind.__qualname__}"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a look is enough to see that JSON can carry it; most values are of this kind."""
+    kind = type(value)
+    return kind in _PLAIN or (kind is str and value.isascii())
 
 
 def is_unicode(text: str) -> bool:

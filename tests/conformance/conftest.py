@@ -12,8 +12,8 @@ from tests.conformance.subjects import SUBJECTS, Place
 
 Answer = TypeVar("Answer")
 
-#: The stores of this suite lease for so long unless a test says otherwise.
-LEASE = 0.4
+#: How long a `hasty` consumer's lease lasts: long enough to acknowledge on a busy machine, short enough to wait for.
+LEASE = 1.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,7 +26,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     """A fresh store; a test marked `needs(...)` is skipped for stores without these abilities."""
     subject = SUBJECTS[request.param]
     address = subject.address(request)
-    found = Place(subject, address, f"t{uuid.uuid4().hex[:12]}").with_options(ack_wait=LEASE)
+    found = Place(subject, address, f"t{uuid.uuid4().hex[:12]}").with_options(ack_wait=60)
     needed = {ability for mark in request.node.iter_markers("needs") for ability in mark.args}
     if needed:
         with found.open() as store:
@@ -53,6 +53,12 @@ def open_place(place: Place) -> Iterator[Callable[..., Store]]:
 @pytest.fixture
 def store(open_place: Callable[..., Store]) -> Store:
     return open_place()
+
+
+@pytest.fixture
+def hasty(open_place: Callable[..., Store]) -> Store:
+    """A consumer whose leases run out soon."""
+    return open_place(ack_wait=LEASE)
 
 
 @pytest.fixture

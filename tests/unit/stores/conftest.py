@@ -44,3 +44,11 @@ def other(url: str, clock: Clock) -> Iterator[SqlStore]:
     """A second consumer of the same store."""
     with SqlStore(sa.make_url(url), "orders", clock=clock, max_deliveries=3) as store:
         yield store
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[sa.Engine]:
+    """The application's own way into the database."""
+    engine = sa.create_engine(database)
+    yield engine
+    engine.dispose()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from homing import Message, open_store
-from homing.errors import ConfigurationError, LeaseLostError, MissingExtraError, NotInFlightError
-from homing.stores.sql import SqlStore, properties, upgrade
-from homing.stores.sql.dialects import with_driver
+from homing import Message
+from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
+from homing.stores.sql import SqlStore, properties
+from tests.unit.stores.databases import execute, opened
 
 SECOND = 1_000_000_000
 
@@ -26,26 +24,6 @@ SECOND = 1_000_000_000
 def store(database: str) -> Iterator[SqlStore]:
     with opened(database) as store:
         yield store
-
-
-@pytest.fixture
-def engine(database: str) -> Iterator[sa.Engine]:
-    """The application's own way into the database."""
-    engine = sa.create_engine(database)
-    yield engine
-    engine.dispose()
-
-
-def opened(database: str, **options: Any) -> SqlStore:
-    query = "&".join(f"{name}={value}" for name, value in options.items())
-    store = open_store(f"{database}?store=orders&{query}")
-    assert isinstance(store, SqlStore)
-    return store
-
-
-def execute(engine: sa.Engine, statement: str, **values: Any) -> None:
-    with engine.begin() as connection:
-        connection.execute(sa.text(statement), values)
 
 
 # -- Vitess's recipes -------------------------------------------------------------------------------------------
@@ -65,7 +43,7 @@ def test_plain_sql_with_only_id_and_message_stores_a_message(store: SqlStore, en
 
 def test_plain_sql_with_a_future_time_scheduled_is_delivered_when_it_is_due(store: SqlStore, engine: sa.Engine) -> None:
     store.count()
-    future = time.time_ns() + SECOND
+    future = time.time_ns() + 3 * SECOND
     statement = "insert into homing_orders (id, message, time_scheduled) values ('1', 'hello world', :future)"
     execute(engine, statement, future=future)
 
@@ -377,85 +355,6 @@ def test_a_transaction_notifies_once_however_many_messages_it_stores(postgresql:
     engine.dispose()
 
     assert len(heard) == 1
-
-
-# -- the schema -------------------------------------------------------------------------------------------------
-
-_START = """
-import sys
-from homing import open_store
-with open_store(sys.argv[1]) as store:
-    store.store("a")
-    store.ledger().entries(["a"])
-"""
-
-
-def test_processes_that_start_at_once_make_the_tables_once(database: str) -> None:
-    command = [sys.executable, "-c", _START, f"{database}?store=orders"]
-    starting = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    errors = [process.communicate(timeout=120)[1] for process in starting]
-
-    assert [process.returncode for process in starting] == [0] * 4, errors
-    with opened(database) as store:
-        assert store.count()["available"] == 4
-
-
-def test_a_table_of_version_1_is_brought_up_to_date_with_its_messages(database: str, engine: sa.Engine) -> None:
-    with opened(database) as store:
-        store.store("old", id="old")
-    with engine.begin() as connection:
-        if not database.startswith("mysql"):
-            connection.execute(sa.text("drop index homing_orders__session"))
-        connection.execute(sa.text("alter table homing_orders drop column bucket"))
-        connection.execute(sa.text("drop table homing__tables"))
-
-    with opened(database, partitions=2) as store:
-        store.store("new")
-
-        assert {message.content for message in store.claim(10, partitions=[0, 1])} == {"old", "new"}
-        assert store.count()["leased"] == 2
-
-
-def test_a_table_of_a_newer_version_is_refused(database: str, engine: sa.Engine) -> None:
-    with opened(database) as store:
-        store.store("a")
-    execute(engine, "update homing__tables set version = :newer", newer=upgrade.VERSION + 1)
-
-    with opened(database) as store, pytest.raises(ConfigurationError, match="newer"):
-        store.retrieve()
-
-
-# -- URLs -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "driver"),
-    [
-        ("sqlite:///x.db", "sqlite+pysqlite"),
-        ("postgresql://h/d", "postgresql+psycopg"),
-        ("postgresql+psycopg://h/d", "postgresql+psycopg"),
-        ("mysql://h/d", "mysql+pymysql"),
-        ("mariadb://h/d", "mysql+pymysql"),
-        ("mariadb+pymysql://h/d", "mysql+pymysql"),
-    ],
-)
-def test_a_scheme_means_one_driver(url: str, driver: str) -> None:
-    assert with_driver(sa.make_url(url)).drivername == driver
-
-
-def test_another_driver_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="psycopg"):
-        open_store("postgresql+asyncpg://h/d")
-
-
-@pytest.mark.parametrize(("scheme", "extra"), [("postgresql", "postgres"), ("mysql", "mysql"), ("mariadb", "mysql")])
-def test_a_missing_driver_is_an_error_that_names_the_extra(
-    scheme: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("homing.stores.sql.dialects.find_spec", lambda name: None)
-
-    with pytest.raises(MissingExtraError, match=rf'pip install "homing\[{extra}\]"'):
-        open_store(f"{scheme}://h/d")
 
 
 def test_an_acknowledgement_that_comes_too_late_in_a_transaction_is_refused(database: str, engine: sa.Engine) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Table
@@ -15,12 +16,14 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
 from homing.store import CRASHED, EXPIRED, BatchLease
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
-from homing.stores.sql.rows import READ
+from homing.stores.sql.rows import NEEDED, READ
 
-#: What claiming needs to know of a row; the rest is for whoever reads its content.
-NEEDED = ("sequence", "epoch", "crashes", "lock_token", "time_next", "time_scheduled", "time_to_live")
+_TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
+_KEPT = 100  # statements
+_SWEEP = 1.0  # seconds
+USUAL = 0  # the priority of a message whose sender said nothing about it
 _SPREAD = 97  # a prime: rows are spread by their sequence number over so many places
 
 
@@ -46,6 +49,16 @@ class Wanted:
             raise ConfigurationError(f"a claim needs a positive limit and lease, not {self.limit} and {self.lease}")
 
 
+class Shape(NamedTuple):
+    """What a statement that finds due messages depends on."""
+
+    limit: int
+    contents: bool
+    partitioned: bool
+    no_bucket: bool
+    unless_urgent: bool
+
+
 @dataclass
 class Claimed:
     """What was leased: rows of READ, or nothing but their number, and the token that fences them."""
@@ -66,7 +79,11 @@ class Claims:
         self._table = table
         self._name = name
         self._registry = registry
-        self._by_priority = _priorities(table)
+        self._more_urgent = _priorities(table, table.c.priority < USUAL)
+        self._less_urgent = _priorities(table, table.c.priority > USUAL)
+        self._low = 0
+        self._swept = 0.0
+        self._statements: dict[Shape, sa.Select[Any]] = {}
 
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
         """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
@@ -87,9 +104,16 @@ class Claims:
             self._claim_new(connection, wanted, claimed, now)
         return claimed
 
-    def priorities(self, connection: Connection) -> list[int]:
-        """The priorities of messages that wait, in order. Cheap however many messages there are."""
-        return [row[0] for row in connection.execute(self._by_priority)]
+    def priorities(self, connection: Connection, *, skip_usual: bool = False) -> Iterator[int]:
+        """The priorities at which messages may wait, in order; cheap however many there are.
+
+        The usual one is not looked for: the search would have to pass all entries of messages that are finished but
+        not yet vacuumed.
+        """
+        yield from (row[0] for row in connection.execute(self._more_urgent).all())
+        if not skip_usual:
+            yield USUAL
+        yield from (row[0] for row in connection.execute(self._less_urgent).all())
 
     def _claim_new(self, connection: Connection, wanted: Wanted, claimed: Claimed, now: int) -> None:
         before = claimed.size
@@ -110,14 +134,14 @@ class Claims:
         None instead of rows when the batch id was never used: only then may new messages be claimed for it.
         """
         c = self._table.c
-        statement = self._select(wanted).where(c.batch_id == wanted.batch_id).order_by(c.priority, c.sequence)
+        statement = self._select(wanted.contents).where(c.batch_id == wanted.batch_id).order_by(c.priority, c.sequence)
         if self._database.dialect.locks_rows:
             statement = statement.with_for_update()
-        found = connection.execute(statement).all()
+        found = fetch(connection, statement)
         if not found:
             return None, None
-        held = [row for row in found if row.lock_token is not None]
-        live = {row.lock_token for row in held if row.time_next > now}
+        held = [row for row in found if row[_TOKEN] is not None]
+        live = {row[_TOKEN] for row in held if row[_NEXT] > now}
         return held, live.pop() if len(live) == 1 else None
 
     def _find(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
@@ -125,41 +149,92 @@ class Claims:
             return self._find_by_id(connection, wanted, now)
         if wanted.session_id is not None:
             return self._find_in_session(connection, wanted, now)
+        if wanted.partitions is None:
+            # Mostly there is but one priority, and this one statement is all.
+            found = self._find_usual(connection, wanted, now)
+            if len(found) >= wanted.limit:
+                return found
+            priorities = self.priorities(connection, skip_usual=bool(found))
+        else:
+            found, priorities = [], self.priorities(connection)
+        for priority in priorities:
+            found += self._find_at(connection, wanted, now, priority, taken=len(found))
+            if len(found) >= wanted.limit:
+                break
+        return found
+
+    def _find_usual(self, connection: Connection, wanted: Wanted, now: int) -> list[Any]:
+        """The first due messages of the usual priority, unless more urgent ones wait.
+
+        In front of them the index is littered with entries of messages finished but not yet vacuumed. So the search
+        begins where the last one did; from the very front every second, and when it does not find enough.
+        """
+        low = self._low if time.monotonic() - self._swept < _SWEEP else 0
+        found = self._find_at(connection, wanted, now, USUAL, low=low, unless_urgent=True)
+        if low and len(found) < wanted.limit:
+            low, found = 0, self._find_at(connection, wanted, now, USUAL, unless_urgent=True)
+        if not low:
+            self._swept = time.monotonic()
+        self._low = found[0][_NEXT] if len(found) >= wanted.limit else 0
+        return found
+
+    def _find_at(
+        self,
+        connection: Connection,
+        wanted: Wanted,
+        now: int,
+        priority: int,
+        *,
+        taken: int = 0,
+        low: int = 0,
+        unless_urgent: bool = False,
+    ) -> list[Any]:
+        """The first due messages of one priority; partition by partition, if only some are wanted."""
         found: list[Any] = []
         buckets: list[int | None] = [None]
         if wanted.partitions is not None:
             # Those that plain SQL stored belong to no partition: whoever comes first takes them.
             buckets = [*wanted.partitions, None]
             random.shuffle(buckets)
-        for priority in self.priorities(connection):
-            for bucket in buckets:
-                if len(found) < wanted.limit:
-                    where = [self._table.c.priority == priority, self._table.c.time_next <= now]
-                    if wanted.partitions is not None:
-                        where.append(self._table.c.bucket == bucket)
-                    found += self._find_due(connection, wanted, where, wanted.limit - len(found))
+        for bucket in buckets:
+            left = wanted.limit - taken - len(found)
+            if left > 0:
+                shape = Shape(left, wanted.contents, wanted.partitions is not None, bucket is None, unless_urgent)
+                values = {"of_priority": priority, "low": low, "now": now, "of_bucket": bucket}
+                found += fetch(connection, self._due(shape), values)
         return found
 
-    def _find_due(self, connection: Connection, wanted: Wanted, where: list[Any], limit: int) -> Sequence[Any]:
-        """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
-        c = self._table.c
-        statement = (
-            self._select(wanted)
-            .where(*where)
-            .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
-            .order_by(c.time_next, c.sequence)
-            # A literal: a plan made for any limit would rather sort the whole table.
-            .limit(sa.literal_column(str(limit)))
-        )
-        return connection.execute(self._database.dialect.lock_free_rows(statement)).all()
+    def _due(self, shape: Shape) -> sa.Select[Any]:
+        """The first due messages of one priority, in the order of the index, which ends where nothing more is due.
+
+        Built once and kept: putting it together takes longer than running it for one message.
+        """
+        if shape not in self._statements:
+            c = self._table.c
+            statement = (
+                self._select(shape.contents)
+                .where(c.priority == sa.bindparam("of_priority"))
+                .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
+                .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
+                .order_by(c.time_next, c.sequence)
+                # A literal: a plan made for any limit would rather sort the whole table.
+                .limit(sa.literal_column(str(shape.limit)))
+            )
+            if shape.partitioned:
+                statement = statement.where(c.bucket == (None if shape.no_bucket else sa.bindparam("of_bucket")))
+            if shape.unless_urgent:
+                u = self._table.alias("urgent")
+                urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)
+                statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
+            if len(self._statements) > _KEPT:
+                self._statements.clear()
+            self._statements[shape] = self._database.dialect.lock_free_rows(statement)
+        return self._statements[shape]
 
     def _overtakes(self) -> sa.Exists:
         """Whether an unfinished message of the same session is before this one."""
         c, e = self._table.c, self._table.alias("earlier")
-        before = sa.or_(
-            e.c.time_scheduled < c.time_scheduled,
-            sa.and_(e.c.time_scheduled == c.time_scheduled, e.c.sequence < c.sequence),
-        )
+        before = sa.tuple_(e.c.time_scheduled, e.c.sequence) < sa.tuple_(c.time_scheduled, c.sequence)
         same = sa.and_(e.c.session_id == c.session_id, e.c.time_next.is_not(None), before)
         return sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same))
 
@@ -167,14 +242,13 @@ class Claims:
         """The first messages of a session, up to one that is not due; none while somebody holds one of them."""
         c = self._table.c
         mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None)
-        statement = self._select(wanted).where(mine).order_by(c.time_scheduled, c.sequence).limit(wanted.limit)
+        statement = self._select(wanted.contents).where(mine).order_by(c.time_scheduled, c.sequence).limit(wanted.limit)
         if self._database.dialect.locks_rows:
             statement = statement.with_for_update()
         found: list[Any] = []
-        for row in connection.execute(statement):
-            due = row.time_next if row.time_next else row.time_scheduled
-            if due > now:
-                return found if row.lock_token is None else []
+        for row in fetch(connection, statement):
+            if (row[_NEXT] or row[_SCHEDULED]) > now:
+                return found if row[_TOKEN] is None else []
             found.append(row)
         return found
 
@@ -186,17 +260,16 @@ class Claims:
         if wanted.deferred:
             free = c.time_next.is_(None) & c.time_dead.is_(None) & c.time_acked.is_(None)
         for chunk in chunks(wanted.ids or (), self._database.dialect.chunk):
-            statement = self._select(wanted).where(self._database.dialect.among(c.id, chunk), free)
+            statement = self._select(wanted.contents).where(self._database.dialect.among(c.id, chunk), free)
             if wanted.batch_id is not None:
                 elsewhere = sa.or_(c.batch_id.is_(None), c.batch_id != wanted.batch_id, c.lock_token.is_(None))
                 statement = statement.where(elsewhere)
-            found += connection.execute(self._database.dialect.lock_free_rows(statement)).all()
+            found += fetch(connection, self._database.dialect.lock_free_rows(statement))
         return found
 
-    def _select(self, wanted: Wanted) -> sa.Select[Any]:
+    def _select(self, contents: bool) -> sa.Select[Any]:
         c = self._table.c
-        names = NEEDED if not wanted.contents else (*READ, *(name for name in NEEDED if name not in READ))
-        return sa.select(*(c[name] for name in names))
+        return sa.select(*(c[name] for name in (READ if contents else NEEDED)))
 
     # -- leasing -----------------------------------------------------------------------------------------------
 
@@ -206,19 +279,23 @@ class Claims:
         early: list[int] = []
         dead: dict[str, list[int]] = {CRASHED: [], EXPIRED: []}
         for row in found:
-            if row.time_next == 0 and row.time_scheduled > now:
-                early.append(row.sequence)
-            elif _ran_out(row, now) and row.crashes + 1 >= wanted.properties.max_deliveries:
-                dead[CRASHED].append(row.sequence)
-            elif row.time_to_live is not None and row.time_scheduled + row.time_to_live <= now and wanted.ids is None:
-                dead[EXPIRED].append(row.sequence)
+            if row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None:
+                taken.append(row)  # nobody had it before, and nothing is special about it
+                continue
+            sequence, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
+            if due == 0 and scheduled > now:
+                early.append(sequence)
+            elif token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
+                dead[CRASHED].append(sequence)
+            elif life is not None and scheduled + life <= now and wanted.ids is None:
+                dead[EXPIRED].append(sequence)
             else:
                 taken.append(row)
         self._update(connection, early, {"time_next": self._table.c.time_scheduled})
         for reason, sequences in dead.items():
             self._update(connection, sequences, self._dead(reason, wanted.properties.max_deliveries, now))
         values = self._leased(wanted, claimed.token, now)
-        self._update(connection, [row.sequence for row in taken], values)
+        self._update(connection, [row[0] for row in taken], values)
         claimed.size += len(taken)
         if wanted.contents:
             claimed.rows += taken
@@ -275,13 +352,9 @@ class Claims:
             connection.execute(self._table.update().where(mine).ordered_values(*values.items()))
 
 
-def _ran_out(row: Any, now: int) -> bool:
-    return row.lock_token is not None and row.time_next <= now
-
-
-def _priorities(table: Table) -> sa.Select[Any]:
+def _priorities(table: Table, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """The priorities in the index, each found by jumping over all messages of the one before."""
-    waiting = table.c.time_next.is_not(None)
+    waiting = table.c.time_next.is_not(None) & where
     first = sa.select(sa.func.min(table.c.priority).label("priority")).where(waiting)
     found = first.cte("priorities", recursive=True)
     more = sa.select(sa.func.min(table.c.priority)).where(table.c.priority > found.c.priority, waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -165,6 +165,18 @@ def driver_errors(connection: Connection) -> Iterator[None]:
         raise wrapped from error
 
 
+def fetch(
+    connection: Connection, statement: sqlalchemy.Select[Any], values: Mapping[str, Any] | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows as the driver gives them, which is as they are for our column types, and much faster."""
+    result = connection.execute(statement, values or {})
+    try:
+        with driver_errors(connection):
+            return list(result.cursor.fetchall())
+    finally:
+        result.close()
+
+
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """The items, `size` at a time."""
     iterator = iter(items)
@@ -202,6 +214,8 @@ def _make_engine(url: URL) -> Engine:
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
     elif backend == "mysql":
         sqlalchemy.event.listen(engine, "connect", _set_up_mysql)
+    else:
+        sqlalchemy.event.listen(engine, "connect", _set_up_postgresql)
     return engine
 
 
@@ -212,6 +226,15 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
         cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
+
+
+def _set_up_postgresql(connection: Any, _record: Any) -> None:
+    # Our statements walk along indexes and stop early. A table that fills and empties all day has statistics of another
+    # hour, by which reading and sorting all of it looks as good; it is not when a million messages wait.
+    cursor = connection.cursor()
+    cursor.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    cursor.close()
+    connection.commit()
 
 
 def _set_up_mysql(connection: Any, _record: Any) -> None:

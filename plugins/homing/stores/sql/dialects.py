@@ -56,7 +56,11 @@ class Dialect:
 
     def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Whether the column is one of these values, of which there may be `chunk`."""
-        kind = postgresql.ARRAY(column.type)
+        if isinstance(column.type, sa.Integer):
+            # Numbers go as one text, which the server reads faster than the driver writes an array.
+            text = sa.literal("{" + ",".join(map(str, values)) + "}")
+            return column == sa.any_(sa.cast(text, postgresql.ARRAY(sa.BigInteger)))
+        kind = postgresql.ARRAY(sa.Text)
         return column == sa.any_(sa.bindparam("among", list(values), type_=kind, unique=True))
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +14,6 @@ from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_err
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once
-_DEFAULTS = {"priority": 0}  # of columns that are not NULL when nothing is said
 
 
 class Inserts:
@@ -32,7 +30,7 @@ class Inserts:
         """Inserts these rows. `own` says that the connection is the store's, not a caller's."""
         if window:
             self._forget(connection, [row["id"] for row in values], window)
-        names = _used(values)
+        names = sorted(set().union(*values))
         copied = own and len(values) >= _COPY_FROM and connection.dialect.driver == "psycopg"
         if not (copied and self._copy(connection, names, values)):
             self._execute(connection, names, values)
@@ -42,19 +40,25 @@ class Inserts:
 
     def _execute(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> None:
         statement = self._database.dialect.insert_new(self._table)
+        compiled = statement.compile(dialect=connection.dialect, column_keys=names)
+        order = getattr(compiled, "positiontup", None)
         for chunk in chunks(values, _STATEMENTS):
-            connection.execute(statement, [{name: row[name] for name in names} for row in chunk])
+            if order is None:
+                connection.execute(statement, [{name: row.get(name) for name in names} for row in chunk])
+            else:
+                # The driver gets its tuples at once: SQLAlchemy would look at every value in between.
+                rows = [tuple([row.get(name) for name in order]) for row in chunk]
+                connection.exec_driver_sql(str(compiled), rows)
 
     def _copy(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> bool:
         """Whether all rows went in by COPY, which cannot leave out those that are there already."""
         quote = connection.dialect.identifier_preparer.quote
         statement = f"COPY {quote(self._table.name)} ({', '.join(map(quote, names))}) FROM STDIN"
-        pick = itemgetter(*names)
         driver: Any = connection.connection.driver_connection
         try:
             with connection.begin_nested(), driver_errors(connection), driver.cursor().copy(statement) as copy:
                 for row in values:
-                    copy.write_row(pick(row))
+                    copy.write_row([row.get(name) for name in names])
         except IntegrityError:
             return False
         return True
@@ -65,8 +69,3 @@ class Inserts:
         for chunk in chunks(ids, self._database.dialect.chunk):
             old = self._database.dialect.among(table.c.id, chunk) & (table.c.time_created < since)
             connection.execute(table.delete().where(old, table.c.time_acked.is_not(None)))
-
-
-def _used(values: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns that any of these rows has something to say in; the others get their defaults."""
-    return [name for name in values[0] if any(row[name] != _DEFAULTS.get(name) for row in values)]

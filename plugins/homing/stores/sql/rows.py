@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,36 +18,54 @@ from homing.stores.sql.database import NANOSECONDS
 _MAX_ID = 255
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
+_DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is said
+
+#: What claiming needs to know of a row.
+NEEDED = ("sequence", "epoch", "crashes", "lock_token", "time_next", "time_scheduled", "time_to_live")
 #: What `read` takes, in this order.
 READ = (
+    *NEEDED,
     "id", "message", "encoding", "content_type", "headers", "correlation_id", "session_id", "partition_key", "subject",
-    "recipient", "reply_to", "priority", "time_to_live", "sequence", "epoch", "time_created", "time_scheduled",
-    "dead_letter_reason", "dead_letter_description", "dead_letter_source",
+    "recipient", "reply_to", "priority", "time_created", "dead_letter_reason", "dead_letter_description",
+    "dead_letter_source",
 )  # fmt: skip
 
 
 def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence[str] = ()) -> dict[str, Any]:
-    """The values to insert; raises UnstorableContentError for what cannot be stored."""
+    """The values to insert, where they are not the column's default; raises UnstorableContentError for what cannot be
+    stored."""
     if not message.id or len(message.id) > _MAX_ID:
         raise UnstorableContentError(f"a message id has 1 to {_MAX_ID} characters, not {len(message.id)}")
-    encoded = m.encode(message.content)
-    due = now if message.scheduled_at is None else to_nanoseconds(message.scheduled_at)
-    row = {
-        "id": message.id,
-        "time_scheduled": due,
-        "time_next": max(due, 1),
-        "time_created": now,
-        "message": encoded.body,
-        "encoding": encoded.encoding,
+    row = plain_row(message.id, message.content, now, partitions=0)
+    if message.scheduled_at is not None:
+        row["time_scheduled"] = to_nanoseconds(message.scheduled_at)
+        row["time_next"] = max(row["time_scheduled"], 1)
+    said = {
+        **envelope(message),
         "dead_letter_reason": message.dead_letter_reason,
         "dead_letter_description": message.dead_letter_description,
         "dead_letter_source": message.dead_letter_source,
-        **envelope(message),
+    }
+    row.update((name, value) for name, value in said.items() if value is not None and value != _DEFAULTS.get(name))
+    if partitions:
+        row["bucket"] = bucket_of(message.partition_key or message.session_id or message.id, partitions)
+    row.update((name, message.headers[name]) for name in columns if name in message.headers)
+    return row
+
+
+def plain_row(message_id: str, content: Any, now: int, *, partitions: int) -> dict[str, Any]:
+    """The values to insert for a message that is nothing but its content."""
+    encoded = m.encode(content)
+    row = {
+        "id": message_id,
+        "time_scheduled": now,
+        "time_next": now,
+        "time_created": now,
+        "message": encoded.body,
+        "encoding": encoded.encoding,
     }
     if partitions:
-        row["bucket"] = bucket_of(message, partitions)
-    for name in columns:
-        row[name] = message.headers.get(name)
+        row["bucket"] = bucket_of(message_id, partitions)
     return row
 
 
@@ -72,46 +91,53 @@ def envelope(message: Message) -> dict[str, Any]:
     }
 
 
-def bucket_of(message: Message, partitions: int) -> int:
-    """The partition a message belongs to: the same for the same key, else session, else id."""
-    key = message.partition_key or message.session_id or message.id
+def bucket_of(key: str, partitions: int) -> int:
+    """The partition a key belongs to, for all processes and for ever the same."""
     return zlib.crc32(key.encode("utf-8")) % partitions
 
 
-def read(row: Sequence[Any], lock_token: str | None, delivery_count: int | None = None) -> Message:
+def read(row: Sequence[Any], lock_token: str | None, delivery_count: int) -> Message:
     """The Message in these values of READ; raises UnreadableMessageError when they cannot be decoded."""
     (
-        message_id, body, encoding, content_type, headers, correlation_id, session_id, partition_key, subject, to,
-        reply_to, priority, time_to_live, sequence, epoch, created, scheduled, reason, description, source,
-    ) = row  # fmt: skip
-    return Message(
-        message_id,
-        m.decode(encoding, body, message_id),
-        content_type,
-        m.decode_headers(headers, message_id) if headers else {},
-        correlation_id,
-        session_id,
-        partition_key,
-        subject,
-        to,
-        reply_to,
-        priority,
-        None if time_to_live is None else timedelta(microseconds=time_to_live // 1000),
-        sequence,
-        lock_token,
-        epoch if delivery_count is None else delivery_count,
-        from_nanoseconds(created),
-        from_nanoseconds(scheduled) if scheduled > created else None,
-        reason,
-        description,
+        sequence, _, _, _, _, scheduled, time_to_live, message_id, body, encoding, content_type, headers,
+        correlation_id, session_id, partition_key, subject, to, reply_to, priority, created, reason, description,
         source,
-        m.AVAILABLE if lock_token is None else m.LEASED,
+    ) = row  # fmt: skip
+    message = object.__new__(Message)
+    # The same as Message(...), which sets its frozen fields one by one: this is done for every message claimed.
+    object.__setattr__(
+        message,
+        "__dict__",
+        {
+            "id": message_id,
+            "content": body if encoding == m.TEXT else m.decode(encoding, body, message_id),
+            "content_type": content_type,
+            "headers": m.decode_headers(headers, message_id) if headers else {},
+            "correlation_id": correlation_id,
+            "session_id": session_id,
+            "partition_key": partition_key,
+            "subject": subject,
+            "to": to,
+            "reply_to": reply_to,
+            "priority": priority,
+            "time_to_live": None if time_to_live is None else timedelta(microseconds=time_to_live // 1000),
+            "sequence_number": sequence,
+            "lock_token": lock_token,
+            "delivery_count": delivery_count,
+            "enqueued_at": from_nanoseconds(created),
+            "scheduled_at": from_nanoseconds(scheduled) if scheduled > created else None,
+            "dead_letter_reason": reason,
+            "dead_letter_description": description,
+            "dead_letter_source": source,
+            "state": m.AVAILABLE if lock_token is None else m.LEASED,
+        },
     )
+    return message
 
 
 def to_message(row: Mapping[str, Any]) -> Message:
     """The Message this row holds; raises UnreadableMessageError when its content or headers cannot be decoded."""
-    return read([row[name] for name in READ], row["lock_token"])
+    return read([row[name] for name in READ], row["lock_token"], row["epoch"])
 
 
 def state_of(table: sa.Table, now: int) -> sa.Label[str]:
@@ -128,6 +154,7 @@ def state_of(table: sa.Table, now: int) -> sa.Label[str]:
     ).label("state")
 
 
+@lru_cache(maxsize=1024)  # messages stored together share their times
 def from_nanoseconds(value: int) -> datetime:
     return _EPOCH + timedelta(microseconds=value // 1000)
 

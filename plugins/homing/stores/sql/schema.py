@@ -41,6 +41,11 @@ def _mysql_key(element: Key, compiler: Any, **_options: Any) -> str:
     return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
 
 
+@compiles(Key, "postgresql")
+def _postgresql_key(element: Key, _compiler: Any, **_options: Any) -> str:
+    return f'VARCHAR({element.length}) COLLATE "C"'
+
+
 class NowInNanoseconds(FunctionElement[int]):
     """The database's clock as Unix nanoseconds."""
 

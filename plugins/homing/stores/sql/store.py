@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import compress, count
+from operator import not_
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,6 +32,7 @@ from homing.stores.sql.wake_up import WakeUp
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
+_TOKEN, _EPOCH, _ID = (rows.READ.index(name) for name in ("lock_token", "epoch", "id"))
 
 
 def open_sql_store(url: str) -> SqlStore:
@@ -79,7 +82,7 @@ class SqlStore(Store):
         self._batches = Batches(self._database, self._table)
         self._wake_up = WakeUp(self._database, self._table.name, self._views.next_due)
         self._rate = RateLimit()
-        self._in_flight: dict[str, Held] = {}
+        self._in_flight: dict[str, tuple[str, int | None]] = {}
         self._purged = time.monotonic()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
@@ -93,7 +96,7 @@ class SqlStore(Store):
         scheduled_at: datetime | None = None,
         transaction: Any = None,
     ) -> str:
-        message = content if isinstance(content, Message) else Message(id or _new_id(), content)
+        message = content if isinstance(content, Message) else Message(id or next(_new_ids()), content)
         given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
         message = replace(message, **{name: value for name, value in given.items() if value is not None})
         return self.store_many([message], transaction=transaction)[0]
@@ -113,17 +116,22 @@ class SqlStore(Store):
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
-        now, options = self._database.now(), self._options
-        messages = [item if isinstance(item, Message) else Message(_new_id(), item) for item in contents]
-        shape: dict[str, Any] = {"partitions": options.partitions, "columns": options.column_names}
-        values = [rows.to_row(message, now, **shape) for message in messages]
-        window = self._live.current().duplicate_window if transaction is None else options.properties.duplicate_window
+        now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
+        new_ids = _new_ids()
+        values = [
+            rows.to_row(item, now, partitions=parts, columns=columns)
+            if isinstance(item, Message)
+            else rows.plain_row(next(new_ids), item, now, partitions=parts)
+            for item in contents
+        ]
+        properties = self._live.current() if transaction is None else self._options.properties
+        window = properties.duplicate_window
         if values and transaction is None:
             self._database.write(lambda connection: self._inserts.insert(connection, values, window))
         elif values:
             with self._database.within(transaction) as connection:
                 self._inserts.insert(connection, values, window, own=False)
-        return [message.id for message in messages]
+        return [row["id"] for row in values]
 
     def claim(
         self,
@@ -305,19 +313,17 @@ class SqlStore(Store):
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
         """The claimed rows as messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
-        width, messages = len(rows.READ), []
+        token, messages = claimed.token, []
         for row in claimed.rows:
-            again = row.lock_token == claimed.token
+            again = row[_TOKEN] == token
             try:
-                message = rows.read(row[:width], claimed.token, row.epoch + (0 if again else 1))
+                messages.append(rows.read(row, token, row[_EPOCH] + (0 if again else 1)))
             except UnreadableMessageError as error:
                 bury = self._settlements.bury(contract.UNREADABLE, str(error))
-                self._settlements.apply([([Held(row.id, claimed.token)], bury)])
-            else:
-                messages.append(message)
+                self._settlements.apply([([Held(row[_ID], token, row[0])], bury)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
-        self._in_flight.update((message.id, held(message)) for message in messages)
+        self._in_flight.update({message.id: (token, message.sequence_number) for message in messages})
         return messages
 
     def _held(self, message: str | Message) -> Held:
@@ -329,11 +335,12 @@ class SqlStore(Store):
             raise NotInFlightError(
                 f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
             )
-        return found
+        return Held(message_id, *found)
 
     def _settle(self, messages: Sequence[Held], outcomes: Sequence[bool], transaction: Any) -> None:
-        done = [message for message, success in zip(messages, outcomes, strict=True) if success]
-        undone = [message for message, success in zip(messages, outcomes, strict=True) if not success]
+        done, undone = list(compress(messages, outcomes)), []
+        if len(done) < len(messages):
+            undone = list(compress(messages, map(not_, outcomes)))
         changes = [(done, self._settlements.finish())] if done else []
         if undone:
             properties = self._live.current() if transaction is None else self._options.properties
@@ -358,6 +365,7 @@ class SqlStore(Store):
         return partitions
 
 
-def _new_id() -> str:
-    """Unique, and rising with time, so that the index on it grows at one end."""
-    return f"{time.time_ns():016x}-{secrets.token_hex(8)}"
+def _new_ids() -> Iterator[str]:
+    """Unique, and rising with time, so that the index on them grows at one end."""
+    prefix = f"{time.time_ns():016x}-{secrets.token_hex(6)}"
+    return (f"{prefix}{number:04x}" for number in count())

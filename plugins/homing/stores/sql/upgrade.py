@@ -20,8 +20,13 @@ log = logging.getLogger(__name__)
 VERSION = 2
 
 _TUNING = (
+    # Every message is written three times: stored, leased, settled. Room for all three on the page it is on, and in its
+    # indexes, makes claiming and settling half as expensive.
+    "fillfactor = 40",
     # Queues churn: without this, vacuum would wait until a fifth of a large table is dead.
-    "autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0"
+    "autovacuum_vacuum_scale_factor = 0.0",
+    "autovacuum_vacuum_threshold = 10000",
+    "autovacuum_vacuum_cost_delay = 0",
 )
 
 _registry = registry_table()
@@ -72,5 +77,7 @@ def _make(connection: Connection, table: Table) -> None:
     for index in table.indexes:
         if index.name not in indexes:
             connection.execute(CreateIndex(index))
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({_TUNING})")
+    if connection.dialect.name == "postgresql" and "lock_token" in table.c:
+        connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({', '.join(_TUNING)})")
+        for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
+            connection.exec_driver_sql(f"ALTER INDEX {quote(name)} SET (fillfactor = 40)")

@@ -61,7 +61,7 @@ class Views:
         if state is not None and state not in STATES:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
         c, states = self._table.c, rows.state_of(self._table, self._database.now())
-        names = [c[name] for name in (*rows.READ, "lock_token")]
+        names = [c[name] for name in rows.READ]
         statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
         if state is not None:
             statement = statement.where(states == state)
@@ -125,8 +125,8 @@ class Views:
 def _look(row: Any) -> Message:
     values = list(row)[: len(rows.READ)]
     try:
-        message = rows.read(values, row.lock_token)
+        message = rows.read(values, row.lock_token, row.epoch)
     except UnreadableMessageError:
         values[rows.READ.index("encoding")], values[rows.READ.index("headers")] = TEXT, None
-        message = rows.read(values, row.lock_token)
+        message = rows.read(values, row.lock_token, row.epoch)
     return replace(message, state=row.state)
