@@ -88,6 +88,8 @@ def test_a_message_without_an_id_keeps_the_one_it_got_when_it_is_released(
         ({"homing-encoding": "text"}, b"\xff"),
         ({"homing-encoding": "text", "homing-headers": "[1]"}, b"x"),
         ({"homing-encoding": "text", "homing-envelope": "{"}, b"x"),
+        ({"homing-encoding": "text", "homing-envelope": '{"time_to_live": "soon"}'}, b"x"),
+        ({"homing-encoding": "text", "homing-due-at": 2**62}, b"x"),
     ],
 )
 def test_what_cannot_be_read_is_dead_with_its_reason_and_the_next_is_delivered(

@@ -19,6 +19,7 @@ from homing.stores.rabbitmq.options import Options
 from homing.stores.rabbitmq.topology import declare_store
 
 _REMEMBERED = 10_000
+_ON_ITS_WAY = 0.02  # seconds within which what the broker sends ahead arrives
 
 
 @dataclass(eq=False)
@@ -60,18 +61,23 @@ class Consumer:
 
     def next(self) -> Delivery | None:
         """The next message, held by nobody yet; None when the queue has nothing ready."""
-        self._last_asked = time.monotonic()
-        self.take_back_overdue()
+        self._last_asked = now = time.monotonic()
+        if now >= self._earliest:
+            self.take_back_overdue()
         if not self._arrived or not self.link.is_open:
             self.drop_lost()
             self.link.open()
             if self._options.prefetch > 1:
                 self._stream()
                 self._send_acknowledged()
-                self.link.poll()
+                if len(self._unsettled) < self._options.prefetch:
+                    self.link.wait(self._has_arrived, _ON_ITS_WAY)
             if not self._arrived:
                 self._ask()
         return self._arrived.popleft() if self._arrived else None
+
+    def _has_arrived(self) -> bool:
+        return bool(self._arrived)
 
     def put_back(self, delivery: Delivery) -> None:
         """The caller could not use it after all: it is the next again."""
@@ -83,9 +89,10 @@ class Consumer:
 
     def hold(self, delivery: Delivery, token: str, lease: float) -> None:
         """Puts a delivery into the caller's hands for so many seconds."""
-        self._held[token] = held = Held(delivery, token, 0.0)
+        deadline = time.monotonic() + lease
+        self._held[token] = Held(delivery, token, deadline)
         self._tokens[delivery.id] = token
-        self.extend(held, lease)
+        self._earliest = min(self._earliest, deadline)
 
     def extend(self, held: Held, lease: float) -> None:
         """Leaves it in the caller's hands for so many seconds from now."""

@@ -30,14 +30,18 @@ CRASHES = "homing-crashes"
 REASON = "homing-dead-letter-reason"
 DESCRIPTION = "homing-dead-letter-description"
 SOURCE = "homing-dead-letter-source"
+LONG_ID = "homing-id"
 _OURS = "homing-"
-_BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+_PLAIN = {ENCODING, ENQUEUED_AT}
+_BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-acquired-count")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _PERSISTENT = 2
 _SHORT = 255  # bytes in one of AMQP's own properties
 _FIELDS = ("session_id", "partition_key", "subject", "to")
 _PROPERTIES = ("content_type", "correlation_id", "reply_to")
+_EXTRA = {*_FIELDS, *_PROPERTIES, "priority", "time_to_live"}
+_BLANK = dict(vars(Message("", None, state=m.LEASED)))
 
 
 @dataclass(frozen=True)
@@ -51,31 +55,34 @@ class Parcel:
     body: bytes
 
 
-@dataclass(eq=False)
 class Delivery:
-    """A message as it arrived, not yet decoded."""
+    """A message as it arrived, not yet decoded.
 
-    tag: int
-    redelivered: bool
-    properties: Any
-    body: bytes
-    id: str = ""
+    `plain` says that it has nothing written on it that a message does not get when it is stored and sent at once.
+    """
 
-    def __post_init__(self) -> None:
-        headers = self.properties.headers
-        if headers is None:
-            headers = self.properties.headers = {}
+    __slots__ = ("body", "headers", "id", "plain", "properties", "redelivered", "returns", "tag")
+
+    def __init__(self, tag: int, redelivered: bool, properties: Any, body: bytes) -> None:
+        self.tag = tag
+        self.redelivered = redelivered
+        self.properties = properties
+        self.body = body
+        self.headers: dict[str, Any] = properties.headers or {}
+        #: How often it came back into the queue from somebody's hands since it was put there.
+        self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
+        self.plain = not redelivered and self.headers.keys() == _PLAIN
         # A stranger's message without an id gets one, which it keeps if it goes back into the queue.
-        self.id = str(self.properties.message_id or headers.get(f"{_OURS}id") or new_id())
+        self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
 
     def number(self, header: str) -> int:
-        value = self.properties.headers.get(header, 0)
+        value = self.headers.get(header, 0)
         return value if isinstance(value, int) else 0
 
     @property
-    def returns(self) -> int:
-        """How often it came back into the queue from somebody's hands since it was put there."""
-        return self.number("x-delivery-count") or int(self.redelivered)
+    def deliveries(self) -> int:
+        """How often it was handed out, this time included."""
+        return 1 if self.plain else self.number(DELIVERIES) + self.returns + 1
 
 
 def pack(message: Message, queue: str, now: float) -> Parcel:
@@ -91,7 +98,7 @@ def pack(message: Message, queue: str, now: float) -> Parcel:
         elif value is not None:
             extra[name] = value
     if len(message.id) * 4 > _SHORT and len(message.id.encode()) > _SHORT:
-        properties.message_id, headers[f"{_OURS}id"] = None, message.id
+        properties.message_id, headers[LONG_ID] = None, message.id
     if message.priority:
         extra["priority"] = message.priority
     if message.time_to_live is not None:
@@ -119,7 +126,7 @@ def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
 
 def repack(delivery: Delivery, queue: str, *, deliveries: int, crashes: int) -> Parcel:
     """A delivery to be put into a queue once more, remembering how often it was tried."""
-    old = delivery.properties.headers
+    old = delivery.headers
     headers = {key: value for key, value in old.items() if not key.startswith(_BROKERS)}
     headers |= {DELIVERIES: deliveries, CRASHES: crashes}
     properties = pika.BasicProperties(
@@ -146,35 +153,52 @@ def buried(parcel: Parcel, reason: str, description: str | None, source: str) ->
 
 def unpack(delivery: Delivery, lock_token: str) -> Message:
     """The message that arrived; raises UnreadableMessageError when ours cannot be decoded."""
-    properties, headers = delivery.properties, delivery.properties.headers
-    if ENCODING not in headers:
+    if ENCODING not in delivery.headers:
         return unpack_raw(delivery, lock_token)
-    extra = m.decode_headers(headers.get(ENVELOPE), delivery.id) if ENVELOPE in headers else {}
-    if "time_to_live" in extra:
-        extra["time_to_live"] = timedelta(seconds=extra["time_to_live"])
-    for name in _PROPERTIES:
-        if (value := getattr(properties, name)) is not None:
-            extra[name] = value
-    due = headers.get(DUE_AT)
     try:
-        text = delivery.body.decode()
-        content = m.decode(headers[ENCODING], text, delivery.id)
-    except UnicodeDecodeError as error:
-        raise UnreadableMessageError(f"message {delivery.id} is not text: {error}") from error
-    return Message(
+        return _unpack(delivery, lock_token)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise UnreadableMessageError(f"message {delivery.id} is not as Homing writes them: {error}") from error
+
+
+def _unpack(delivery: Delivery, lock_token: str) -> Message:
+    headers = delivery.headers
+    content = m.decode(headers[ENCODING], delivery.body.decode(), delivery.id)
+    # As Message(...) does, but without setting twenty fields one by one: this is every message's way.
+    message = object.__new__(Message)
+    fields = message.__dict__
+    fields.update(
+        _BLANK,
         id=delivery.id,
         content=content,
-        headers=m.decode_headers(headers.get(HEADERS), delivery.id) if HEADERS in headers else {},
+        headers={},
         lock_token=lock_token,
-        delivery_count=delivery.number(DELIVERIES) + delivery.returns + 1,
+        delivery_count=delivery.deliveries,
         enqueued_at=_datetime(headers.get(ENQUEUED_AT)),
-        scheduled_at=_datetime(due),
-        dead_letter_reason=headers.get(REASON) or _broker_reason(headers),
-        dead_letter_description=headers.get(DESCRIPTION),
-        dead_letter_source=headers.get(SOURCE),
-        state=m.LEASED,
-        **extra,
     )
+    if not delivery.plain:
+        fields.update(_extra(delivery))
+    properties = delivery.properties
+    for name in _PROPERTIES:
+        if (value := getattr(properties, name)) is not None:
+            fields[name] = value
+    return message
+
+
+def _extra(delivery: Delivery) -> dict[str, Any]:
+    """What is written on a message beyond the plain."""
+    headers = delivery.headers
+    extra = m.decode_headers(headers.get(ENVELOPE), delivery.id)
+    if "time_to_live" in extra:
+        extra["time_to_live"] = timedelta(seconds=extra["time_to_live"])
+    return {
+        **{name: value for name, value in extra.items() if name in _EXTRA},
+        "headers": m.decode_headers(headers.get(HEADERS), delivery.id),
+        "scheduled_at": _datetime(headers.get(DUE_AT)),
+        "dead_letter_reason": headers.get(REASON) or _broker_reason(headers),
+        "dead_letter_description": headers.get(DESCRIPTION),
+        "dead_letter_source": headers.get(SOURCE),
+    }
 
 
 def expires_at(message: Message) -> float | None:
@@ -191,7 +215,7 @@ def due_at(delivery: Delivery) -> float:
 
 def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
     """The message of a stranger, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
-    properties, headers = delivery.properties, delivery.properties.headers
+    properties, headers = delivery.properties, delivery.headers
     sent = properties.timestamp
     return Message(
         id=delivery.id,
@@ -202,7 +226,7 @@ def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
         reply_to=properties.reply_to,
         subject=properties.type,
         lock_token=lock_token,
-        delivery_count=delivery.number(DELIVERIES) + delivery.returns + 1,
+        delivery_count=delivery.deliveries,
         enqueued_at=None if not isinstance(sent, int) else _datetime(sent * 1_000_000),
         dead_letter_reason=headers.get(REASON) or _broker_reason(headers),
         dead_letter_description=headers.get(DESCRIPTION),

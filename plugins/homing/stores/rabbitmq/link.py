@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NoReturn
 
@@ -24,6 +25,38 @@ log = logging.getLogger(__name__)
 _PRECONDITION_FAILED = 406
 _FAREWELL = 2.0  # seconds for the broker to answer when we leave
 _LAST_ROUNDS = 3
+_MOST_KEPT = 128 * 1024  # bytes
+
+
+class Connection(pika.SelectConnection):  # type: ignore[misc]
+    """Hands many frames to the socket at once: pika itself makes a system call for each.
+
+    Should pika ever send frames by another way, they go that way, and only the speed is lost.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._kept: list[bytes] | None = None
+        self._kept_size = 0
+        super().__init__(*args, **kwargs)
+
+    def _output_marshaled_frames(self, marshaled_frames: list[bytes]) -> None:
+        if self._kept is None:
+            super()._output_marshaled_frames([b"".join(marshaled_frames)])
+            return
+        self._kept += marshaled_frames
+        self._kept_size += sum(map(len, marshaled_frames))
+        if self._kept_size > _MOST_KEPT:
+            self.flush()
+            self.keep()
+
+    def keep(self) -> None:
+        """Collects frames until `flush`."""
+        self._kept = []
+
+    def flush(self) -> None:
+        kept, self._kept, self._kept_size = self._kept, None, 0
+        if kept:
+            super()._output_marshaled_frames([b"".join(kept)])
 
 
 class Link:
@@ -64,7 +97,7 @@ class Link:
         self._loop = IOLoop()
         self._loop.activate_poller()
         opened: list[Any] = []
-        self._connection = pika.SelectConnection(
+        self._connection = Connection(
             self._parameters,
             on_open_callback=opened.append,
             on_open_error_callback=self._on_lost,
@@ -97,23 +130,41 @@ class Link:
 
     def run(self, done: Callable[[], bool]) -> None:
         """Sends and receives until `done()`; raises StoreUnavailableError when the connection is lost before that."""
-        deadline = time.monotonic() + self._timeout
-        timer = self._loop.call_later(self._timeout, lambda: None)
+        if not self.wait(done, self._timeout):
+            self._failure = TimeoutError(f"no answer within {self._timeout:g} s")
+            self._give_up()
+
+    def wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Sends and receives until `done()`, at most so long; whether it is done. Raises as `run` does."""
+        if done():
+            return True
+        deadline = time.monotonic() + seconds
+        timer = self._loop.call_later(seconds, _nothing)
         while not done():
             if self._failure is not None:
                 self._give_up()
-            if time.monotonic() > deadline:
-                self._failure = TimeoutError(f"no answer within {self._timeout:g} s")
-                self._give_up()
+            if time.monotonic() >= deadline:
+                return False
             self._loop.poll()
             self._loop.process_timeouts()
         self._loop.remove_timeout(timer)
+        return True
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is written inside goes out as one; nothing is received meanwhile."""
+        connection = self._connection
+        connection.keep()
+        try:
+            yield
+        finally:
+            connection.flush()
 
     def poll(self) -> None:
         """Sends and receives what can be without waiting. Does not raise: a lost connection shows in `is_open`."""
         if not self.is_open:
             return
-        self._loop.call_later(0, lambda: None)
+        self._loop.call_later(0, _nothing)
         self._loop.poll()
         self._loop.process_timeouts()
 
@@ -149,8 +200,12 @@ class Link:
         # Once it is closed, pika needs a few rounds more to let go of the socket.
         while rounds < _LAST_ROUNDS and time.monotonic() < deadline:
             rounds += connection is None or connection.is_closed
-            loop.call_later(0 if rounds else 0.05, lambda: None)
+            loop.call_later(0 if rounds else 0.05, _nothing)
             loop.poll()
             loop.process_timeouts()
         loop.deactivate_poller()
         loop.close()
+
+
+def _nothing() -> None:
+    """Ends a wait in pika's loop."""

@@ -13,7 +13,7 @@ from homing.stores.rabbitmq.options import Options
 from homing.stores.rabbitmq.topology import declare_level, declare_store, delay_name
 
 _IN_FLIGHT = 1000
-_BETWEEN_POLLS = 50
+_TOGETHER = 50
 
 
 class Publisher:
@@ -58,15 +58,17 @@ class Publisher:
         self._refused, self._returned = [], {}
 
     def _send(self, parcels: Sequence[Parcel]) -> None:
-        link, publish = self.link, self.link.channel.basic_publish
-        for number, parcel in enumerate(parcels, 1):
-            publish(parcel.exchange, parcel.routing_key, parcel.body, parcel.properties, mandatory=True)
-            self._sent += 1
-            if number % _BETWEEN_POLLS == 0:
-                link.poll()
-                if number - self._answered >= _IN_FLIGHT:
-                    link.run(partial(self._has_answered, number - _IN_FLIGHT // 2))
-                publish = link.channel.basic_publish
+        link = self.link
+        for start in range(0, len(parcels), _TOGETHER):
+            group = parcels[start : start + _TOGETHER]
+            publish = link.channel.basic_publish
+            with link.together():
+                for parcel in group:
+                    publish(parcel.exchange, parcel.routing_key, parcel.body, parcel.properties, mandatory=True)
+            self._sent += len(group)
+            link.poll()
+            if start - self._answered >= _IN_FLIGHT:
+                link.run(partial(self._has_answered, start - _IN_FLIGHT // 2))
         link.run(partial(self._has_answered, len(parcels)))
 
     def _has_answered(self, count: int) -> bool:

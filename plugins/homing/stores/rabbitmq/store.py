@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _JITTER = random.Random()  # noqa: S311
 # With messages sent ahead, one that came back to the queue need not have been in a caller's hands.
 _PREFETCH_ALLOWANCE = 10
+# Leases and waits after the first are up to so much longer, so that what failed together comes back apart.
+_SPREAD = 0.1
 # Clocks differ a little: what is due so soon, in seconds, is due.
 _EARLY = 1.0
 
@@ -58,6 +60,8 @@ class RabbitStore(Store):
         self._publisher = Publisher(parameters, options)
         self._consumer = Consumer(parameters, options)
         self._keeper: Keeper | None = None
+        self._dead_queue = dead_queue(self.name)
+        self._holds_the_dead = self._dead_queue == self.name
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -147,7 +151,7 @@ class RabbitStore(Store):
             AVAILABLE: self._publisher.length(self.name),
             LEASED: leased,
             SCHEDULED: self._publisher.waiting(),
-            DEAD: self._publisher.length(dead_queue(self.name)),
+            DEAD: self._publisher.length(self._dead_queue),
         }
 
     def tend(self) -> None:
@@ -164,14 +168,14 @@ class RabbitStore(Store):
         token = self._consumer.token(delivery)
         try:
             message = envelope.unpack(delivery, token)
-            elsewhere = None if self._is_dead_letter_store else self._detour(delivery, message)
+            elsewhere = None if self._holds_the_dead else self._detour(delivery, message)
         except UnreadableMessageError as error:
-            if self._is_dead_letter_store:
+            if self._holds_the_dead:
                 message, elsewhere = envelope.unpack_raw(delivery, token), None
             else:
                 elsewhere = self._dead(delivery, contract.UNREADABLE, str(error))
         if elsewhere is None:
-            self._consumer.hold(delivery, token, self._lease(message.delivery_count))
+            self._consumer.hold(delivery, token, self._doubled(self._options.ack_wait, message.delivery_count))
             return message
         self._publisher.publish([elsewhere])
         self._consumer.discard(delivery)
@@ -179,6 +183,8 @@ class RabbitStore(Store):
 
     def _detour(self, delivery: Delivery, message: Message) -> Parcel | None:
         """Where a message has to go instead of to the caller; None when it may be handed out."""
+        if delivery.plain:
+            return None
         now, options = time.time(), self._options
         due = envelope.due_at(delivery)
         if due > now + _EARLY:
@@ -197,7 +203,7 @@ class RabbitStore(Store):
         return None
 
     def _released(self, delivery: Delivery) -> Parcel:
-        deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
+        deliveries = delivery.deliveries
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
         if not self._options.backoff:
@@ -206,8 +212,8 @@ class RabbitStore(Store):
         return envelope.delayed(parcel, self.name, now + self._doubled(self._options.backoff, deliveries), now)
 
     def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
-        deliveries = delivery.number(envelope.DELIVERIES) + delivery.returns + 1
-        parcel = envelope.repack(delivery, dead_queue(self.name), deliveries=deliveries, crashes=0)
+        deliveries = delivery.deliveries
+        parcel = envelope.repack(delivery, self._dead_queue, deliveries=deliveries, crashes=0)
         log.warning("message %s of store %r is dead: %s", delivery.id, self.name, reason)
         return envelope.buried(parcel, reason, description, self.name)
 
@@ -225,17 +231,11 @@ class RabbitStore(Store):
             return self._consumer.held(message, None)
         return self._consumer.held(message.id, message.lock_token or "")
 
-    def _lease(self, deliveries: int) -> float:
-        return self._doubled(self._options.ack_wait, deliveries)
-
     def _doubled(self, seconds: float, deliveries: int) -> float:
-        longest = max(self._options.max_ack_wait, seconds)
-        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), longest)
-        return doubled if deliveries == 1 else min(doubled * _JITTER.uniform(0.9, 1.1), longest)
-
-    @property
-    def _is_dead_letter_store(self) -> bool:
-        return dead_queue(self.name) == self.name
+        if deliveries == 1:
+            return seconds
+        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), max(self._options.max_ack_wait, seconds))
+        return doubled * (1 + _JITTER.random() * _SPREAD)
 
     def _keep(self) -> None:
         if self._keeper is None:
