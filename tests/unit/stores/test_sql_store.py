@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,26 @@ def test_settling_many_is_all_or_none(store: SqlStore) -> None:
         store.settle([second, first])
 
     assert store.count()["leased"] == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [
+        ({"id": 5}, "message id"),
+        ({"priority": "high"}, "priority"),
+        ({"priority": 2**40}, "priority"),
+        ({"correlation_id": b"\xff"}, "correlation_id is a text"),
+        ({"scheduled_at": datetime(9999, 1, 1, tzinfo=timezone.utc)}, "2262"),
+        ({"time_to_live": timedelta(days=999_999)}, "292 years"),
+    ],
+)
+def test_what_is_written_on_a_message_must_fit(store: SqlStore, written: dict[str, object], error: str) -> None:
+    message = Message(**{"id": "m", "content": 1, **written})  # type: ignore[arg-type]
+
+    with pytest.raises(UnstorableContentError, match=error):
+        store.store_many([message])
+
+    assert sum(store.count().values()) == 0
 
 
 def test_an_id_that_is_too_long_is_refused(store: SqlStore) -> None:

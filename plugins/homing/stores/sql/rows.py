@@ -34,8 +34,10 @@ READ = (
 def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence[str] = ()) -> dict[str, Any]:
     """The values to insert, where they are not the column's default; raises UnstorableContentError for what cannot be
     stored."""
-    if not message.id or len(message.id) > _MAX_ID:
-        raise UnstorableContentError(f"a message id has 1 to {_MAX_ID} characters, not {len(message.id)}")
+    if type(message.id) is not str or not 0 < len(message.id) <= _MAX_ID:
+        raise UnstorableContentError(f"a message id is a text of 1 to {_MAX_ID} characters, not {message.id!r:.60}")
+    if type(message.priority) is not int or not -(2**31) <= message.priority < 2**31:
+        raise UnstorableContentError(f"a priority is a whole number of 32 bits, not {message.priority!r:.60}")
     row = plain_row(message.id, message.content, now, partitions=0)
     if message.scheduled_at is not None:
         row["time_scheduled"] = to_nanoseconds(message.scheduled_at)
@@ -167,10 +169,15 @@ def to_nanoseconds(value: datetime) -> int:
 
 
 def _span(value: timedelta) -> int:
-    return (value.days * 86_400 + value.seconds) * NANOSECONDS + value.microseconds * 1000
+    nanoseconds = (value.days * 86_400 + value.seconds) * NANOSECONDS + value.microseconds * 1000
+    if abs(nanoseconds) >= 2**63:
+        raise UnstorableContentError(f"a store counts nanoseconds, up to the year 2262 or 292 years: not {value}")
+    return nanoseconds
 
 
 def _refuse_bad_text(name: str, text: str) -> None:
+    if type(text) is not str:
+        raise UnstorableContentError(f"a message's {name} is a text, not a {type(text).__name__}")
     if len(text) > _MAX_ID:
         raise UnstorableContentError(f"a message's {name} has at most {_MAX_ID} characters, not {len(text)}")
     if "\0" in text or not m.is_unicode(text):
