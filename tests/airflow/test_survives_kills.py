@@ -11,6 +11,7 @@ import pytest
 from demo.airflow_api import wait_until
 from demo.orders import make_orders
 from demo.pipeline import OrdersPipeline
+from homing.delivery.records import dead_letter_id
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -83,7 +84,8 @@ def test_a_replay_killed_with_its_callback_is_dead_lettered_by_the_teardown(pipe
 
     assert books.balanced, str(books)
     with pipeline.stores() as stores:
-        assert stores.dead_letters.present(ids) == set(ids)
+        letters = {dead_letter_id("orders", message_id) for message_id in ids}
+        assert stores.dead_letters.present(letters) == letters
         assert stores.failures.present(ids) == set()
     tasks = pipeline.airflow.task_states("orders_replay", run_id)
     assert tasks == {"replay": "failed", "settle": "success"}

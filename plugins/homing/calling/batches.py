@@ -51,12 +51,13 @@ def read_returned(returned: Any, size: int) -> list[Answer]:
 def read_partial(failure: PartialFailure, ids: Sequence[str]) -> list[Answer]:
     """One answer per message; raises BatchAnswerError where it names a message that is not in the batch."""
     answers = [Answer()] * len(ids)
-    places = {message_id: place for place, message_id in enumerate(ids)}
     for key, reason in failure.failed.items():
-        place = key if type(key) is int else places.get(str(key), -1)
-        if not 0 <= place < len(ids):
+        # Two messages may have one id: then both are meant, because no more is known.
+        named = [key] if type(key) is int else [place for place, message_id in enumerate(ids) if message_id == str(key)]
+        if not named or not 0 <= named[0] < len(ids):
             raise BatchAnswerError(f"it named {key!r} as failed, which is not in the batch of {len(ids)} messages")
-        answers[place] = Answer(error=reason if isinstance(reason, BaseException) else RuntimeError(str(reason)))
+        for place in named:
+            answers[place] = Answer(error=reason if isinstance(reason, BaseException) else RuntimeError(str(reason)))
     return answers
 
 

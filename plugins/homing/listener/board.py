@@ -21,6 +21,15 @@ MAX_HELD = 1000
 _HELD_BACK = 10_000
 
 
+def _key(message: Message) -> tuple[str, object]:
+    """Which message this is. An id is not enough: a store that keeps no ids apart may hold two messages of one id.
+
+    Without a sequence number nothing tells a message that came back from another of its id: it is taken for another,
+    and handled again, which is allowed; to settle the one for the other would lose a message.
+    """
+    return message.id, message.lock_token if message.sequence_number is None else message.sequence_number
+
+
 class Board:
     """Shared by all threads of one run. Thread-safe."""
 
@@ -29,7 +38,7 @@ class Board:
         self._batch_size = batch_size
         self._changed = threading.Condition()
         self._phase = RUNNING
-        self._held: dict[str, Delivery] = {}
+        self._held: dict[tuple[str, object], Delivery] = {}
         self._waiting: list[tuple[float, int, Delivery]] = []
         self._order = itertools.count()
         self._not_before: dict[str, float] = {}
@@ -76,10 +85,10 @@ class Board:
         fresh: list[Delivery] = []
         now, news = time.monotonic(), False
         for message in messages:
-            held = self._held.get(message.id)
+            held = self._held.get(_key(message))
             if held is None:
                 news = True
-                delivery = self._held[message.id] = Delivery(message, renew_at=renew_at)
+                delivery = self._held[_key(message)] = Delivery(message, renew_at=renew_at)
                 due = self._not_before.pop(message.id, 0.0)
                 if due > now and self._phase == RUNNING:
                     self._push(delivery, due)
@@ -134,8 +143,8 @@ class Board:
         """The listener no longer holds this."""
         with self._changed:
             delivery.lost = True
-            if self._held.get(delivery.id) is delivery:
-                del self._held[delivery.id]
+            if self._held.get(_key(delivery.message)) is delivery:
+                del self._held[_key(delivery.message)]
             self._changed.notify_all()
 
     def hold_back(self, message_id: str, seconds: float) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 _MIN_THREADS = 32
+_PATIENCE = 30.0  # seconds for a delivery that is under way when its chain is closed
 
 
 class _Job(Generic[T]):
@@ -82,11 +87,15 @@ class _Pool:
         return job.run_here()
 
     def close(self) -> None:
-        """Ends the threads after what they are doing."""
+        """Ends the threads after what they are doing. One that hangs is left behind; it does not keep the process."""
         for _ in self._threads:
             self._jobs.put(None)
+        limit = time.monotonic() + _PATIENCE
         for thread in self._threads:
-            thread.join()
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, limit - time.monotonic()))
+        if hanging := [thread.name for thread in self._threads if thread.is_alive()]:
+            log.warning("left behind, because what they run does not end: %s", ", ".join(hanging))
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

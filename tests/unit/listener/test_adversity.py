@@ -254,7 +254,7 @@ def test_message_that_comes_back_while_it_is_handled_is_not_handled_twice(plain:
         entered.set()
         assert leave.wait(20)
 
-    first = Message("m1", 1, lock_token="a")  # noqa: S106
+    first = Message("m1", 1, lock_token="a", sequence_number=1)  # noqa: S106
     handed_out = [first, replace(first, lock_token="b")]  # noqa: S106
 
     def acknowledge(message: Any, success: bool = True) -> None:

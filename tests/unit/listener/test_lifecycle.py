@@ -328,3 +328,25 @@ def test_handler_may_stop_its_own_listener(plain: Any, listen: Any, until: Any) 
     listener.start()
     assert listener.join(20)
     until(lambda: plain.told == [("m1", True)])
+
+
+def test_graceful_stop_does_not_outlast_an_immediate_one_that_leaves_a_hung_handler(store: Any, listen: Any) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang(content: Any) -> None:
+        entered.set()
+        leave.wait(60)
+
+    store.store(1)
+    listener = listen(store, hang)
+    assert entered.wait(20)
+    results: list[bool] = []
+    stopping = threading.Thread(target=lambda: results.append(listener.graceful_stop()), daemon=True)
+    stopping.start()
+    listener.immediate_stop()
+
+    stopping.join(20)
+    leave.set()
+
+    assert not stopping.is_alive()
+    assert results == [False]
