@@ -55,7 +55,7 @@ def test_a_scheduled_message_survives_the_death_of_the_broker(store: RabbitStore
     store.store("later", scheduled_at=due, id="m1", headers={"k": ["v"]})
     rabbitmq.restart(signal.SIGKILL)
 
-    message = take(store, timeout=60)
+    message = take(store, timeout=150)
 
     assert (message.id, message.content, message.headers) == ("m1", "later", {"k": ["v"]})
     assert datetime.now(timezone.utc) >= due
