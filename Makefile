@@ -8,6 +8,9 @@ export PYTHON
 # More arguments for pytest, for example: make test ARGS="-k sqlite"
 ARGS ?=
 
+# How many processes share the tests out, for example: make test WORKERS=0 to run them in one, in order
+WORKERS ?= 3
+
 # Where `make up` serves the Airflow UI, for example: make up PORT=9090
 PORT ?= 8080
 
@@ -30,7 +33,7 @@ down: ## stop what `make up` started
 
 test: ## run the tests, against real servers
 	@scripts/setup.sh --services
-	@$(VENV)/python -m pytest $(ARGS)
+	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, formatting, types, import layers
 	$(VENV)/ruff check

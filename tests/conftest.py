@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
@@ -15,6 +18,24 @@ from tests.servers import MariaDB, PostgreSQL, launch
 # Importing Airflow makes a home where there is none: never the one of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="homing-tests-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+#: What is dear to start, and is started once by each process of the tests that needs it.
+SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByWhatTheyShare(config, log)
+
+
+class ByWhatTheyShare(LoadScopeScheduling):
+    """Sends tests to the processes file by file, and those that share something dear to the same one.
+
+    (The marks of `--dist loadgroup` would say it too, but do not reach the scheduler with this pytest.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        words = re.findall(r"\w+", nodeid)
+        return next((thing for thing in SHARED if thing in words), nodeid.partition("::")[0])
 
 
 @pytest.fixture(scope="session")

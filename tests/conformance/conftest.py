@@ -13,7 +13,7 @@ from tests.conformance.subjects import SUBJECTS, Place
 Answer = TypeVar("Answer")
 
 #: How long a `hasty` consumer's lease lasts: long enough to acknowledge on a busy machine, short enough to wait for.
-LEASE = 1.0
+LEASE = 2.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Place:
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A fresh store; a test marked `needs(...)` is skipped for stores without these abilities."""
     subject = SUBJECTS[request.param]
     address = subject.address(request)
@@ -33,7 +33,8 @@ def place(request: pytest.FixtureRequest) -> Place:
             lacking = needed - store.features
         if lacking:
             pytest.skip(f"{subject.name} lacks {', '.join(sorted(lacking))}")
-    return found
+    yield found
+    found.remove()
 
 
 @pytest.fixture

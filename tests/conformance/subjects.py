@@ -11,6 +11,7 @@ import pytest
 
 from homing import open_store
 from homing.store import Store
+from tests.rabbitmq_server import remove_store
 from tests.servers import Server
 
 
@@ -19,13 +20,15 @@ class Subject:
     """One kind of store, and how to get at a fresh one.
 
     `address` gives the URL without options, from the test's fixtures. `server` names the fixture of the server it
-    needs, which some tests restart. `processes` says whether several processes can share it.
+    needs, which some tests restart. `processes` says whether several processes can share it. `remove` takes a store
+    away again, by URL and name, where leaving it would slow the tests after it down.
     """
 
     name: str
     address: Callable[[pytest.FixtureRequest], str]
     server: str | None = None
     processes: bool = True
+    remove: Callable[[str, str], None] = lambda url, name: None
 
 
 SUBJECTS = {
@@ -35,7 +38,12 @@ SUBJECTS = {
         Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
         Subject("postgresql", lambda request: str(request.getfixturevalue("postgresql").url), server="postgresql"),
         Subject("mariadb", lambda request: str(request.getfixturevalue("mariadb").url), server="mariadb"),
-        Subject("rabbitmq", lambda request: str(request.getfixturevalue("rabbitmq").url), server="rabbitmq"),
+        Subject(
+            "rabbitmq",
+            lambda request: str(request.getfixturevalue("rabbitmq").url),
+            server="rabbitmq",
+            remove=remove_store,
+        ),
     )
 }
 
@@ -59,6 +67,9 @@ class Place:
 
     def open(self, **options: Any) -> Store:
         return open_store(self.with_options(**options).url)
+
+    def remove(self) -> None:
+        self.subject.remove(self.address, self.name)
 
 
 def server_of(place: Place, request: pytest.FixtureRequest) -> Server:

@@ -189,9 +189,9 @@ def test_renewing_keeps_a_lease_and_fails_once_it_is_lost(store: Store, other: S
 
 @pytest.mark.needs(SCHEDULE)
 def test_a_scheduled_message_is_delivered_when_it_is_due(store: Store) -> None:
+    store.store("now")
     due = soon(1.0)
     store.store("later", scheduled_at=due)
-    store.store("now")
 
     assert [message.content for message in drain(store, 2)] == ["now", "later"]
     assert datetime.now(timezone.utc) >= due

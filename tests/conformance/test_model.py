@@ -63,8 +63,8 @@ class Comparison(RuleBasedStateMachine):
 
     def __init__(self, place: Place) -> None:
         super().__init__()
-        fresh = replace(place, name=f"t{uuid.uuid4().hex[:12]}")
-        self.store = fresh.with_options(ack_wait=600, max_deliveries=1000).open()
+        self.place = replace(place, name=f"t{uuid.uuid4().hex[:12]}")
+        self.store = self.place.with_options(ack_wait=600, max_deliveries=1000).open()
         self.can = self.store.features
         self.known: dict[str, Known] = {}
         self.held: list[Message] = []
@@ -73,6 +73,7 @@ class Comparison(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.store.close()
+        self.place.remove()
 
     def tick(self) -> int:
         self.ticks += 1

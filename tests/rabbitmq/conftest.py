@@ -10,7 +10,7 @@ import pytest
 
 from homing import Message, open_store
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq_server import RabbitMQ
+from tests.rabbitmq_server import RabbitMQ, remove_store
 
 Answer = TypeVar("Answer")
 
@@ -27,7 +27,7 @@ def url(rabbitmq: RabbitMQ, name: str) -> str:
 
 
 @pytest.fixture
-def open_one(url: str) -> Iterator[Callable[..., RabbitStore]]:
+def open_one(rabbitmq: RabbitMQ, name: str, url: str) -> Iterator[Callable[..., RabbitStore]]:
     """Opens one more consumer of the store, closed at the end of the test."""
     opened: list[RabbitStore] = []
 
@@ -40,6 +40,7 @@ def open_one(url: str) -> Iterator[Callable[..., RabbitStore]]:
     yield open_it
     for store in opened:
         store.close()
+    remove_store(rabbitmq.url, name)
 
 
 @pytest.fixture
