@@ -17,7 +17,8 @@ HomingError
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
 │   └── UnsupportedError        this store does not have that ability
 ├── HandlerError                one handler of a chain failed on one message
-└── ExecutionError              a chain could not carry a message all the way (homing.pipeline.outcome)
+└── HandlersFailedError         several may have
+    └── ExecutionError          a chain could not carry a message all the way (homing.pipeline.outcome)
 
 Signals that steer a chain without being failures, such as Drop, are not part of this tree.
 """
@@ -112,3 +113,17 @@ class HandlerError(HomingError):
         self.handler = handler
         self.attempts = attempts
         self.snapshot: dict[str, Any] = {} if snapshot is None else snapshot
+
+
+class HandlersFailedError(HomingError):
+    """Handlers of a chain failed on one message: `errors` has the HandlerError of each, until it is pickled."""
+
+    def __init__(self, text: str, errors: Sequence[HandlerError] = ()) -> None:
+        super().__init__(text)
+        self.errors = tuple(errors)
+
+
+def causes_of(error: BaseException) -> tuple[BaseException, ...]:
+    """What was really raised: by the handlers that this error only reports on, else the error itself."""
+    reported = error.errors if isinstance(error, HandlersFailedError) and error.errors else (error,)
+    return tuple((isinstance(each, HandlerError) and each.__cause__) or each for each in reported)

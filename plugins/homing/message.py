@@ -108,8 +108,11 @@ def decode(encoding: str, body: str, message_id: str = "?") -> Any:
 
 
 def encode_json(value: Any) -> str:
-    """JSON text of a value known to be JSON."""
-    return msgspec.json.encode(value).decode("utf-8")
+    """JSON text of a value known to be JSON; raises UnstorableContentError for a number of thousands of digits."""
+    try:
+        return msgspec.json.encode(value).decode("utf-8")
+    except ValueError as error:
+        raise UnstorableContentError(f"cannot store this: it holds a number that cannot be written: {error}") from error
 
 
 def encode_headers(headers: Headers | None) -> str | None:
@@ -153,7 +156,7 @@ def _find_fault(value: Any, path: str) -> str | None:
             if type(key) is str and key.isascii() and _is_plain(item):
                 continue
             if type(key) is not str:
-                return f"{path} has the key {key!r} of type {type(key).__name__}, and JSON keys are strings"
+                return f"{path} has the key {_shown(key)} of type {type(key).__name__}, and JSON keys are strings"
             fault = _find_fault(key, f"{path} key") or _find_fault(item, f"{path}.{key}")
             if fault is not None:
                 return fault
@@ -167,6 +170,13 @@ def _find_fault(value: Any, path: str) -> str | None:
                 return fault
         return None
     return f"{path} is of type {kind.__module__}.{kind.__qualname__}"
+
+
+def _shown(key: Any) -> str:
+    try:
+        return f"{key!r:.60}"
+    except (Exception, SystemExit, GeneratorExit):  # noqa: BLE001 - its author's code may do anything
+        return "?"
 
 
 def _is_plain(value: Any) -> bool:

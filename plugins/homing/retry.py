@@ -1,7 +1,7 @@
 """When to try again: a pure decision from an error and the number of the attempt it ended.
 
-The same policy serves destinations (`@destination(retry=...)`), listeners (`ListenerConfig(retry=...)`), a store's
-back-off (`policy.delay(attempt)`) and Airflow's tasks (`**policy.task_arguments()`).
+The same policy serves destinations (`@destination(retry=...)`), listeners (`ListenerConfig(retry=...)`), Airflow's
+tasks (`delivery_dag(retry=...)`) and a SQL store's back-off (`store.configure(**policy.backoff_options())`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from homing.errors import ConfigurationError, ContentError
+from homing.errors import ConfigurationError, causes_of
 
 _FOREVER = 10.0**9  # seconds; what a growing delay is cut off at where no cap was given
 
@@ -52,7 +52,7 @@ class RetryPolicy:
 
     `multiplier` makes each delay that many times the one before, `max_interval` caps them, and `jitter` (0 to 1) takes
     off up to that share of a delay, so that many messages do not come back at the same moment. An error of a type in
-    `never` is not tried again: by default what is wrong with the content itself, which no second attempt mends.
+    `never` is not tried again.
 
     A value: immutable, comparable, safe to share. Raises ConfigurationError for a negative or fractional `max_retries`,
     and for an `interval` that is not a positive, finite number, even where no retry will happen.
@@ -63,7 +63,7 @@ class RetryPolicy:
     multiplier: float = field(default=1.0, kw_only=True)
     max_interval: float | None = field(default=None, kw_only=True)
     jitter: float = field(default=0.0, kw_only=True)
-    never: tuple[type[BaseException], ...] = field(default=(ContentError,), kw_only=True)
+    never: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         if type(self.max_retries) is not int or self.max_retries < 0:
@@ -100,13 +100,13 @@ class RetryPolicy:
     def decide(self, error: BaseException, attempt: int, *, key: str = "") -> RetryDecision:
         """What follows `attempt` (the first is 1) having ended with `error`. Pure; waits for nothing.
 
-        `key`, such as the id of the message, is what the jitter is drawn from.
+        `key`, such as the id of the message, is what the jitter is drawn from. Where several handlers of a chain
+        failed, one whose error may be tried again is enough, and the longest of their delays counts.
         """
-        if attempt > self.max_retries or isinstance(error, self.never):
+        mendable = [cause for cause in causes_of(error) if not isinstance(cause, self.never)]
+        if attempt > self.max_retries or not mendable:
             return GIVE_UP
-        if isinstance(error, Retry) and error.after is not None:
-            return RetryDecision(retry=True, delay=error.after)
-        return RetryDecision(retry=True, delay=self.delay(attempt, key=key))
+        return RetryDecision(retry=True, delay=max(self._delay_after(cause, attempt, key) for cause in mendable))
 
     def delay(self, attempt: int, *, key: str = "") -> float:
         """Seconds from the end of `attempt` (the first is 1) to the next one. Pure: the same key, the same delay."""
@@ -118,13 +118,41 @@ class RetryPolicy:
         return min(grown, limit) * (1.0 - self.jitter * _share(key, attempt))
 
     def task_arguments(self) -> dict[str, Any]:
-        """The same policy in the words of an Airflow task: `retries`, `retry_delay` and their like."""
+        """The same policy in the words of an Airflow task: `retries`, `retry_delay` and their like.
+
+        Airflow spreads growing delays by itself, and knows nothing of the errors inside a task: raises
+        ConfigurationError for `never`, and for the jitter of a fixed delay, which would be lost.
+        """
+        if self.never:
+            raise ConfigurationError(
+                f"an Airflow task cannot tell {', '.join(kind.__qualname__ for kind in self.never)} from other errors: "
+                "give never= to the destination, @destination(retry=...)"
+            )
+        if self.jitter and self.multiplier <= 1:
+            raise ConfigurationError("Airflow spreads growing delays only: use RetryPolicy.exponential, or no jitter")
         arguments: dict[str, Any] = {"retries": self.max_retries, "retry_delay": timedelta(seconds=self.interval)}
         if self.multiplier > 1:
             arguments["retry_exponential_backoff"] = float(self.multiplier)
         if self.max_interval is not None:
             arguments["max_retry_delay"] = timedelta(seconds=self.max_interval)
         return arguments
+
+    def backoff_options(self) -> dict[str, float]:
+        """The delays in the words of a SQL store, for what is released: `store.configure(**policy.backoff_options())`.
+
+        How often to try and what never to try again is for whoever releases to decide.
+        """
+        return {
+            "backoff": float(self.interval),
+            "backoff_multiplier": float(self.multiplier),
+            "max_backoff": _FOREVER if self.max_interval is None else float(self.max_interval),
+            "backoff_jitter": float(self.jitter),
+        }
+
+    def _delay_after(self, error: BaseException, attempt: int, key: str) -> float:
+        if isinstance(error, Retry) and error.after is not None:
+            return error.after
+        return self.delay(attempt, key=key)
 
 
 def _share(key: str, attempt: int) -> float:

@@ -56,6 +56,8 @@ def test_importing_the_worked_example_opens_no_database_no_connection_and_no_spa
         ('chain="orders_chain:chain", lease=1', "lease"),
         ('chain="orders_chain:chain", schedule="@daily"', "sets schedule itself"),
         ('chain="orders_chain:chain", retry_interval=0', "interval"),
+        ('chain="orders_chain:chain", retry=RetryPolicy(2), max_retries=2', "not both"),
+        ('chain="orders_chain:chain", retry=RetryPolicy(2, never=(OSError,))', "cannot tell OSError"),
     ],
 )
 def test_what_is_wrong_in_a_dag_file_is_said_when_it_is_imported(tmp_path: Path, arguments: str, error: str) -> None:
@@ -63,6 +65,7 @@ def test_what_is_wrong_in_a_dag_file_is_said_when_it_is_imported(tmp_path: Path,
     code = f"""
 from homing.airflow import delivery_dag
 from homing.errors import ConfigurationError
+from homing.retry import RetryPolicy
 try:
     delivery_dag("x", **{{"store": "sqlite:///x.db", "dead_letter_store": "sqlite:///y.db", **{given}}})
 except ConfigurationError as error:
@@ -72,3 +75,21 @@ except ConfigurationError as error:
     done = run_python(code, REPOSITORY / "dags", tmp_path)
 
     assert error in done.stdout, done.stdout + done.stderr
+
+
+def test_retry_policy_becomes_the_retries_of_the_tasks(tmp_path: Path) -> None:
+    code = """
+from homing.airflow import delivery_dag
+from homing.retry import RetryPolicy
+policy = RetryPolicy.exponential(7, 5, max_interval=60)
+stores = {"store": "sqlite:///x.db?store=orders", "dead_letter_store": "sqlite:///x.db?store=dead"}
+for dag in delivery_dag("x", chain="orders_chain:chain", retry=policy, **stores):
+    for task in dag.tasks:
+        if task.task_id != "settle":
+            delays = task.retry_delay.total_seconds(), task.max_retry_delay.total_seconds()
+            print(task.retries, *delays, task.retry_exponential_backoff)
+"""
+
+    done = run_python(code, REPOSITORY / "dags", tmp_path)
+
+    assert set(done.stdout.splitlines()) == {"7 5.0 60.0 2.0"}, done.stdout + done.stderr

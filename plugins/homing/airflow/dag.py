@@ -49,6 +49,7 @@ def delivery_dag(
     polling_interval: float = 1.0,
     max_retries: int = 3,
     retry_interval: float = 1.0,
+    retry: RetryPolicy | None = None,
     batch_size: int = 1000,
     lease: float = DEFAULT_LEASE,
     spark_conn_id: str = "spark_default",
@@ -59,12 +60,13 @@ def delivery_dag(
     """Makes the DAGs `<name>` and `<name>_replay` and returns them.
 
     `chain` is "module:attribute"; stores are URLs, `env:NAME` or ids of Airflow connections. A message that failed is
-    replayed 1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered. `dag_arguments` go to both
-    DAGs. Opens no store and no Spark session; raises ChainImportError when the chain cannot be imported, and
-    UnknownStoreError for a URL that no store answers to.
+    replayed 1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered; `retry` is a whole policy in
+    place of those two. `dag_arguments` go to both DAGs. Opens no store and no Spark session; raises ChainImportError
+    when the chain cannot be imported, UnknownStoreError for a URL that no store answers to, and ConfigurationError for
+    a policy Airflow cannot keep.
     """
     _check(name, store, dead_letter_store, dag_arguments)
-    policy = RetryPolicy(max_retries=max_retries, interval=retry_interval)
+    policy = _policy(name, retry, max_retries, retry_interval)
     pipeline = PipelineSpec(
         name=name,
         chain=chain,
@@ -88,6 +90,15 @@ def delivery_dag(
     }
     spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}
     return _first_pass(name, pipeline, common, spark), _replay(name, pipeline, common, spark)
+
+
+def _policy(name: str, retry: RetryPolicy | None, max_retries: int, retry_interval: float) -> RetryPolicy:
+    given = RetryPolicy(max_retries=max_retries, interval=retry_interval)
+    if retry is not None and given != RetryPolicy(3, 1.0):
+        raise ConfigurationError(
+            f"delivery_dag({name!r}) has either retry= or max_retries= and retry_interval=, not both"
+        )
+    return given if retry is None else retry
 
 
 def _check(name: str, store: object, dead_letter_store: object, dag_arguments: dict[str, Any]) -> None:

@@ -45,7 +45,9 @@ def accept_json(value: Any) -> Any:
 
 
 _MUTABLE = frozenset({dict, list})
-_PLAIN = frozenset({int, bool, type(None)})
+_PLAIN = frozenset({bool, type(None)})
+# Python writes no number of more digits, so no store could keep it.
+_LONGEST = 10**4300
 
 
 def _checked(value: Any) -> Any:
@@ -56,13 +58,13 @@ def _checked(value: Any) -> Any:
     if kind is dict:
         return {
             key if type(key) is str and key.isascii() else _checked_key(key): (
-                item if type(item) in _PLAIN else _checked(item)
+                item if type(item) in _PLAIN or (type(item) is int and -_LONGEST < item < _LONGEST) else _checked(item)
             )
             for key, item in value.items()
         }
     if kind is list:
         return [item if type(item) in _PLAIN else _checked(item) for item in value]
-    if kind in _PLAIN or (kind is float and math.isfinite(value)):
+    if kind in _PLAIN or (kind is float and math.isfinite(value)) or (kind is int and -_LONGEST < value < _LONGEST):
         return value
     raise TypeError(f"a value of type {kind.__qualname__} is not JSON")
 

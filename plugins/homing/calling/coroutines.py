@@ -7,16 +7,22 @@ be used for the next one, whichever thread of the chain that message runs on.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Awaitable
 from typing import Any
+
+from homing.calling.forks import start_over_after_fork
 
 
 class _LoopThread:
     """An event loop running in a daemon thread; made on first use, and again in a forked process."""
 
     def __init__(self) -> None:
+        self.start_over()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """A forked process inherits the loop object, but not the thread that runs it."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -29,16 +35,6 @@ class _LoopThread:
 
 
 _loop_thread = _LoopThread()
-
-
-def _start_over() -> None:
-    # A forked child inherits the loop object but not the thread that runs it.
-    global _loop_thread  # noqa: PLW0603
-    _loop_thread = _LoopThread()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_over)
 
 
 def run(awaitable: Awaitable[Any]) -> Any:

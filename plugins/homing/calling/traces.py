@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import homing.errors
-from homing.errors import HandlerError
+from homing.errors import HandlersFailedError, causes_of
 
 _OWN_FRAMES = str(Path(homing.errors.__file__).parent)
 _STACK_LIMIT = 8000
@@ -17,16 +17,17 @@ _TEXT_LIMIT = 4000
 def describe(error: BaseException, handler: str, attempts: int) -> dict[str, Any]:
     """An error as a JSON object: type, message, stack, handler and attempt. Never an error itself.
 
-    Of a HandlerError the cause is described. The stack leaves out Homing's own frames and keeps its newest
-    part.
+    Of an error that only reports what handlers raised, that is described, and they take the place of `handler`. The
+    stack leaves out Homing's own frames and keeps its newest part.
     """
-    if isinstance(error, HandlerError) and error.__cause__ is not None:
-        error = error.__cause__
+    causes = causes_of(error)
+    reported = error.errors if isinstance(error, HandlersFailedError) else ()
+    text = text_of(error if reported else causes[0])
     return {
-        "type": _type_of(error),
-        "message": _printable(text_of(error)[:_TEXT_LIMIT]),
-        "stack": _printable(_stack_of(error)),
-        "handler": handler,
+        "type": "; ".join(dict.fromkeys(_type_of(cause) for cause in causes)),
+        "message": _printable(text[:_TEXT_LIMIT]),
+        "stack": _printable(_newest("\n".join(_stack_of(cause) for cause in causes))),
+        "handler": ", ".join(failed.handler for failed in reported) or handler,
         "attempt": attempts,
     }
 
@@ -35,7 +36,7 @@ def text_of(error: BaseException) -> str:
     """What an error says; never an error itself."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - an author's __str__ may do anything
+    except (Exception, SystemExit, GeneratorExit) as broken:  # noqa: BLE001 - an author's __str__ may do anything
         return f"(its text could not be made: {type(broken).__qualname__})"
 
 
@@ -49,8 +50,12 @@ def _stack_of(error: BaseException) -> str:
         trace = traceback.TracebackException.from_exception(error, compact=True)
         _leave_out_own_frames(trace)
         stack = "".join(trace.format())
-    except Exception as broken:  # noqa: BLE001 - a stack is a comfort; the record must be written without it too
+    except (Exception, SystemExit, GeneratorExit) as broken:  # noqa: BLE001 - a stack is a comfort, and not needed
         stack = f"(the stack could not be formatted: {type(broken).__qualname__})"
+    return _newest(stack)
+
+
+def _newest(stack: str) -> str:
     return stack if len(stack) <= _STACK_LIMIT else f"...\n{stack[-_STACK_LIMIT:]}"
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from homing.listener.delivery import Delivery
 from homing.message import Message
@@ -16,9 +17,19 @@ RUNNING = "running"
 DRAINING = "draining"
 STOPPED = "stopped"
 
-#: So many messages are held at most, nearly all of them waiting for their next attempt; then no more are taken.
+#: With so many messages held, nearly all of them waiting for their next attempt, others wait in the store if it can.
 MAX_HELD = 1000
-_HELD_BACK = 10_000
+_FORGET_FROM = 10_000
+_FORGET_AFTER = 3600.0  # seconds for which a message that went back to the store may have gone elsewhere
+
+
+@dataclass(frozen=True)
+class Memo:
+    """What is known of a message that went back to its store: when to go on with it, after how many attempts."""
+
+    due: float
+    attempts: int = 0
+    alone: bool = False
 
 
 def _key(message: Message) -> tuple[str, object]:
@@ -41,7 +52,9 @@ class Board:
         self._held: dict[tuple[str, object], Delivery] = {}
         self._waiting: list[tuple[float, int, Delivery]] = []
         self._order = itertools.count()
-        self._not_before: dict[str, float] = {}
+        self._memos: dict[str, Memo] = {}
+        self._forget_from = _FORGET_FROM
+        self._is_wary = False
         self._next_poll = 0.0
         self._is_polling = False
         self._settling = 0
@@ -78,7 +91,7 @@ class Board:
             if news:
                 self._next_poll = next_poll
             self._changed.notify_all()
-            return (fresh, []) if self._phase == RUNNING else ([], fresh)
+            return self._part(fresh) if self._phase == RUNNING else ([], fresh)
 
     def _sort(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], bool]:
         """What to handle now, and whether there was anything new at all."""
@@ -88,10 +101,13 @@ class Board:
             held = self._held.get(_key(message))
             if held is None:
                 news = True
-                delivery = self._held[_key(message)] = Delivery(message, renew_at=renew_at)
-                due = self._not_before.pop(message.id, 0.0)
-                if due > now and self._phase == RUNNING:
-                    self._push(delivery, due)
+                # One that came back although nobody gave it back may have taken its last consumer down.
+                suspect = type(message.delivery_count) is int and message.delivery_count > 1
+                memo = self._memos.pop(message.id, None) or Memo(0.0, alone=suspect)
+                delivery = Delivery(message, attempts=memo.attempts, alone=memo.alone, renew_at=renew_at)
+                self._held[_key(message)] = delivery
+                if memo.due > now and self._phase == RUNNING:
+                    self._push(delivery, memo.due)
                 else:
                     fresh.append(delivery)
             elif message.lock_token != held.message.lock_token:
@@ -99,9 +115,26 @@ class Board:
                 held.message, news = message, True
         return fresh, news
 
+    def _part(self, fresh: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+        """What to handle now, and what to give back.
+
+        Messages that must be alone are handled one after the other, and until then are safe in the store: if the first
+        of them ends this process, that is not held against the others, however often it happens.
+        """
+        suspects = [delivery for delivery in fresh if delivery.alone]
+        if fresh:
+            self._is_wary = bool(suspects)
+        if not suspects:
+            return fresh, []
+        for delivery in fresh:
+            if not delivery.alone:
+                self._push(delivery, 0.0)
+        for delivery in suspects[1:]:
+            self._memos[delivery.id] = Memo(0.0, delivery.attempts, alone=True)
+        return suspects[:1], suspects[1:]
+
     def _may_poll(self, now: float) -> bool:
-        ready = self._phase == RUNNING and not self._is_polling and len(self._held) < MAX_HELD
-        return ready and now >= self._next_poll
+        return self._phase == RUNNING and not self._is_polling and now >= self._next_poll
 
     def _pop_due(self, now: float) -> list[Delivery]:
         due: list[Delivery] = []
@@ -120,7 +153,7 @@ class Board:
 
     def _idle_seconds(self, now: float) -> float | None:
         moments = [self._waiting[0][0]] if self._waiting else []
-        if self._phase == RUNNING and not self._is_polling and len(self._held) < MAX_HELD:
+        if self._phase == RUNNING and not self._is_polling:
             moments.append(self._next_poll)
         return max(0.0, min(moments) - now) if moments else None
 
@@ -147,13 +180,14 @@ class Board:
                 del self._held[_key(delivery.message)]
             self._changed.notify_all()
 
-    def hold_back(self, message_id: str, seconds: float) -> None:
-        """Should this message come back from the store sooner than that, it has to wait here."""
+    def remember(self, message_id: str, seconds: float, attempts: int = 0, *, alone: bool = False) -> None:
+        """This message goes back to the store. Should it come from there sooner than that, it has to wait here."""
         with self._changed:
             now = time.monotonic()
-            if len(self._not_before) >= _HELD_BACK:
-                self._not_before = {key: due for key, due in self._not_before.items() if due > now}
-            self._not_before[message_id] = now + seconds
+            if len(self._memos) >= self._forget_from:
+                self._memos = {key: memo for key, memo in self._memos.items() if memo.due > now - _FORGET_AFTER}
+                self._forget_from = max(_FORGET_FROM, 2 * len(self._memos))
+            self._memos[message_id] = Memo(now + seconds, attempts, alone)
 
     def _keep(self, delivery: Delivery, delay: float) -> None:
         if not delivery.lost:
@@ -175,11 +209,11 @@ class Board:
                 self._phase = DRAINING
             self._gives_back = self._gives_back or give_back
             waiting = [item[2] for item in self._waiting if item[2].verdict is None]
-            released = [delivery for delivery in waiting if give_back or not delivery.is_begun]
+            released = {delivery for delivery in waiting if give_back or not delivery.is_begun}
             self._waiting = [item for item in self._waiting if item[2] not in released]
             heapq.heapify(self._waiting)
             self._changed.notify_all()
-        return released
+        return list(released)
 
     def stop(self, patience: float) -> None:
         """Nothing is begun or settled from now on. Waits for a settlement that is on its way, `patience` seconds."""
@@ -210,6 +244,18 @@ class Board:
         """All the listener holds now."""
         with self._changed:
             return list(self._held.values())
+
+    @property
+    def take_limit(self) -> int:
+        """How many messages to take at once: one, while those that come must be alone."""
+        with self._changed:
+            return 1 if self._is_wary else self._batch_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is held that the store had better keep what waits."""
+        with self._changed:
+            return len(self._held) >= MAX_HELD
 
     @property
     def is_stopped(self) -> bool:

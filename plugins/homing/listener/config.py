@@ -53,6 +53,8 @@ class ListenerConfig:
         if self.dead_letter_store is not None and not isinstance(self.dead_letter_store, Store):
             raise ConfigurationError(f"dead_letter_store is a Store, not {self.dead_letter_store!r}")
         RetryPolicy(self.max_retries, self.retry_seconds)
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise ConfigurationError(f"retry= is a RetryPolicy, not {self.retry!r}")
         if self.retry is not None and (self.max_retries, self.retry_seconds) != (3, 1.0):
             raise ConfigurationError("a listener has either retry= or max_retries= and retry_interval=, not both")
         self._settle_switch()

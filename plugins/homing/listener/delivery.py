@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +22,10 @@ class Delivery:
     #: What the next attempt starts from: the message's content, unless a service got part of the way.
     content: Any = None
     has_moved: bool = False
-    #: Attempts so far, those of an earlier copy of it included.
+    #: Attempts so far, those before it went back to its store included.
     attempts: int = 0
     began: int = 0
-    #: Whether it must not share a call with others any more.
+    #: Whether it must not share a call with others: nobody knows yet that it harms none of them.
     alone: bool = False
     #: How to settle it and what to count then, where that is decided and only the store did not answer.
     verdict: tuple[bool, str] | None = None
@@ -36,8 +37,9 @@ class Delivery:
 
     def __post_init__(self) -> None:
         self.content = self.message.content
-        before = (self.message.headers or {}).get(ATTEMPTS, 0)
-        self.attempts = before if type(before) is int and before > 0 else 0
+        headers = self.message.headers
+        before = headers.get(ATTEMPTS) if isinstance(headers, Mapping) else None
+        self.attempts = max(self.attempts, before if type(before) is int else 0)
 
     @property
     def id(self) -> str:
@@ -60,10 +62,13 @@ class Delivery:
         self.attempts -= 1
         self.alone = True
 
-    def begin_attempt(self) -> Message:
-        """Counts an attempt; returns a copy of the message that is the handler's own."""
+    def begin_attempt(self) -> None:
+        """Counts an attempt."""
         self.attempts += 1
         self.began += 1
+
+    def copy(self) -> Message:
+        """A copy of the message that is the handler's own; raises what copying it raises."""
         twin = object.__new__(Message)
         fields = {"content": clone(self.content), "headers": clone(dict(self.message.headers))}
         twin.__dict__.update(self.message.__dict__, **fields)

@@ -40,6 +40,10 @@ class Counts:
 
     def __init__(self) -> None:
         self._counter: Counter[str] = Counter()
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Called in a forked process, which counts on from here."""
         self._lock = threading.Lock()
 
     def add(self, outcome: str) -> None:

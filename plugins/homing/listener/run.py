@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from homing.calling.batches import Answer
 from homing.calling.traces import text_of
 from homing.errors import LeaseLostError, NotInFlightError, UnsupportedError
 from homing.listener import metrics
@@ -41,14 +41,12 @@ class Run:
     """Takes messages, hands them to the service and settles them, in threads that never keep a process alive."""
 
     def __init__(self, store: Store, config: ListenerConfig, service: Service, counts: metrics.Counts) -> None:
-        self.process = os.getpid()
         self._store = store
         self._store_name = name_of(store)
         self._config = config
         self._service = service
         self._counts = counts
-        self._take_limit = config.batch_size if service.is_batch else 1
-        self.board = Board(config.polling_seconds, self._take_limit)
+        self.board = Board(config.polling_seconds, config.batch_size if service.is_batch else 1)
         self._settler = Settler(store, config, service.name, self.board, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
@@ -112,19 +110,23 @@ class Run:
 
     def _poll(self) -> Sequence[Delivery]:
         """Takes what is due; nothing when the store cannot be asked, which is tried again at the next interval."""
-        config, found = self._config, list[Message]()
+        config, limit, found = self._config, self.board.take_limit, list[Message]()
         renew_in = config.lease_seconds / 3
         try:
             if CLAIM in self._store.features:
-                found = self._store.claim(self._take_limit, lease=config.lease_seconds)
+                found = list(self._store.claim(limit, lease=config.lease_seconds))
             else:
                 renew_in = min(_FIRST_RENEWAL, renew_in)
-                while len(found) < self._take_limit and (message := self._store.retrieve()) is not None:
+                while len(found) < limit and (message := self._store.retrieve()) is not None:
                     found.append(message)
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, text_of(error))
-        fresh, late = self.board.arrived(found, time.monotonic() + renew_in)
-        for delivery in late:
+        messages = [item for item in found if isinstance(item, Message) and type(item.id) is str]
+        if len(messages) < len(found):
+            count = len(found) - len(messages)
+            log.error("store %s handed out %d things that are no messages", self._store_name, count)
+        fresh, not_now = self.board.arrived(messages, time.monotonic() + renew_in)
+        for delivery in not_now:
             self._settler.release(delivery)
         return fresh
 
@@ -141,23 +143,35 @@ class Run:
                     self._settler.settle(deliveries[0], *verdict)
 
     def _attempt(self, worker: _Worker, deliveries: Sequence[Delivery]) -> None:
-        messages = [delivery.begin_attempt() for delivery in deliveries]
         worker.busy_since = time.monotonic()
+        ended: list[tuple[Delivery, Answer]] = []
+        called: list[Delivery] = []
+        unsaid: UnsaidError | None = None
         try:
-            answers = self._service.call(messages)
+            messages = []
+            for delivery in deliveries:
+                delivery.begin_attempt()
+                try:
+                    messages.append(delivery.copy())
+                    called.append(delivery)
+                except Exception as error:  # noqa: BLE001 - nested too deeply to be copied: its own failure, no other's
+                    ended.append((delivery, Answer(error=error)))
+            ended += zip(called, self._service.call(messages), strict=True)
         except UnsaidError as error:
-            self._separate(deliveries, error.__cause__ or error)
-            return
+            unsaid = error
         finally:
             worker.busy_since = math.inf
         with self.board.settling() as allowed:
-            if not allowed:
-                return
-            pairs = list(zip(deliveries, answers, strict=True))
-            self._settler.succeeded([delivery for delivery, answer in pairs if answer.error is None])
-            for delivery, answer in pairs:
-                if answer.error is not None:
-                    self._settler.failed(delivery, answer.error)
+            if allowed:
+                self._tell(ended)
+                if unsaid is not None:
+                    self._separate(called, unsaid.__cause__ or unsaid)
+
+    def _tell(self, ended: Sequence[tuple[Delivery, Answer]]) -> None:
+        self._settler.succeeded([delivery for delivery, answer in ended if answer.error is None])
+        for delivery, answer in ended:
+            if answer.error is not None:
+                self._settler.failed(delivery, answer.error)
 
     def _separate(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
         log.warning(
@@ -210,6 +224,7 @@ class Run:
                 continue
             worker.is_retired = True
             for delivery in hung:
+                self.board.remember(delivery.id, 0.0, delivery.attempts - 1, alone=True)
                 self.board.finished(delivery)
                 self._counts.add(metrics.LOST_LEASES)
             log.error(

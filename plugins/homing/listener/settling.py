@@ -9,18 +9,18 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from homing.calling.batches import BatchAnswerError
 from homing.calling.traces import describe, text_of
-from homing.errors import LeaseLostError, NotInFlightError
+from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError
 from homing.listener import metrics
 from homing.listener.board import Board
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import ATTEMPTS, Delivery
 from homing.listener.progress import Progress
 from homing.message import Message
-from homing.store import CLAIM, ENVELOPE, Store
+from homing.store import CLAIM, ENVELOPE, RESCHEDULE, SCHEDULE, SESSIONS, Store
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Settler:
             )
             return
         decision = self._policy.decide(cause, delivery.attempts, key=delivery.id)
-        if not decision.retry or isinstance(cause, BatchAnswerError):
+        if not decision.retry:
             self._give_up(delivery, cause)
             return
         log.warning(
@@ -80,9 +80,15 @@ class Settler:
             *(delivery.id, self._store_name, self._service, delivery.attempts, decision.delay),
             *(type(cause).__qualname__, text_of(cause)),
         )
-        if not (delivery.has_moved and self._supersede(delivery, decision.delay, delivery.attempts)):
-            self._counts.add(metrics.RETRIED)
-            self.keep(delivery, decision.delay)
+        self._retry(delivery, decision.delay)
+
+    def _retry(self, delivery: Delivery, delay: float) -> None:
+        """Sees to it that the next attempt comes; with many that wait already, the store keeps this one till then."""
+        if delivery.has_moved and self._supersede(delivery, delay, delivery.attempts):
+            return
+        self._counts.add(metrics.RETRIED)
+        if not (self._board.is_full and self._leave_to_store(delivery, delay)):
+            self.keep(delivery, delay)
 
     def keep(self, delivery: Delivery, delay: float) -> None:
         """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
@@ -148,8 +154,25 @@ class Settler:
         """Releases it. It may be retrieved again at once, and then has to wait until the next poll is due."""
         wait = self._config.polling_seconds
         if not (delivery.has_moved and self._supersede(delivery, wait, 0)):
-            self._board.hold_back(delivery.id, wait)
+            self._board.remember(delivery.id, wait)
             self.settle(delivery, False, metrics.RELEASED)
+
+    def _leave_to_store(self, delivery: Delivery, delay: float) -> bool:
+        """Releases it, to be due again when its next attempt is; False where the store cannot do that.
+
+        Nor is it done within a session, whose order it would change.
+        """
+        features, in_session = self._store.features, delivery.message.session_id is not None
+        if RESCHEDULE not in features or (in_session and SESSIONS in features):
+            return False
+        self._board.remember(delivery.id, delay, delivery.attempts, alone=delivery.alone)
+        try:
+            self._store.acknowledge(delivery.message, success=False)
+            self._board.finished(delivery)
+            self._store.reschedule([delivery.id], _from_now(delay))
+        except Exception as error:  # noqa: BLE001 - what was released comes back at once, and then waits here
+            log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, text_of(error))
+        return delivery.lost
 
     def _supersede(self, delivery: Delivery, delay: float, attempts: int) -> bool:
         """Puts what is left to do into the store as a message of its own, then finishes this one."""
@@ -157,10 +180,13 @@ class Settler:
         if attempts:
             headers[ATTEMPTS] = attempts
         successor = str(uuid.uuid4())
-        self._board.hold_back(successor, delay)
+        self._board.remember(successor, delay)
         try:
+            # Other listeners are to wait as well.
+            due = _from_now(delay) if attempts and SCHEDULE in self._store.features else None
             _store_whole(
-                self._store, replace(delivery.message, id=successor, content=delivery.content, headers=headers)
+                self._store,
+                replace(delivery.message, id=successor, content=delivery.content, headers=headers, scheduled_at=due),
             )
         except Exception as error:  # noqa: BLE001 - then it is known here only, which is enough unless we crash
             log.warning("message %s: what is done of it could not be stored: %s", delivery.id, text_of(error))
@@ -181,7 +207,16 @@ class Settler:
             dead_letter_description=headers["homing-dead-letter-description"],
             dead_letter_source=self._store_name,
         )
-        _store_whole(dead, letter)
+        try:
+            _store_whole(dead, letter)
+        except StoreUnavailableError:
+            raise
+        except Exception as trouble:
+            if ENVELOPE not in dead.features:
+                raise
+            # What does not fit is in the headers too, as far as anybody may want to know it.
+            log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, text_of(trouble))
+            dead.store(letter.content, id=letter.id, headers=letter.headers)
 
     def _dead_id(self, delivery: Delivery) -> str:
         """The same for the same message, so that a crash in between makes no second copy; never that of another one.
@@ -234,3 +269,7 @@ def _store_whole(store: Store, message: Message) -> None:
         store.store(message)
     else:
         store.store(message.content, id=message.id, headers=message.headers)
+
+
+def _from_now(seconds: float) -> datetime:
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from types import TracebackType
 from typing import Any
 
+from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.metrics import Counts, ListenerMetrics
@@ -38,10 +38,16 @@ class StoreListener:
             )
         self.store = store
         self._name = name_of(store)
-        self._lock = threading.RLock()
         self._counts = Counts()
         self._service: Service | None = None
+        self.start_over()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """Called in a forked process, where nothing runs: the threads have stayed in the one it was forked from."""
+        self._lock = threading.RLock()
         self._run: Run | None = None
+        self._counts.start_over()
 
     def attach(self, service: Any) -> None:
         """Attaches the service; raises ConfigurationError if there is one already, or it cannot be one."""
@@ -128,8 +134,6 @@ class StoreListener:
 
     def _current_run(self) -> Run | None:
         with self._lock:
-            if self._run is not None and self._run.process != os.getpid():
-                self._run = None  # its threads have stayed in the process this one was forked from
             return self._run
 
     def _forget(self, run: Run) -> None:

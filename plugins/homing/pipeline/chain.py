@@ -23,12 +23,12 @@ from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
 from homing.pipeline.failure import done_of, read_record
-from homing.pipeline.flows import Flow, SourceFlow, as_flows, as_source_flow, handlers_of
+from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
 from homing.pipeline.identity import new_id
 from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
-from homing.pipeline.workers import Workers
+from homing.pipeline.workers import PATIENCE, Workers
 from homing.store import Store
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,8 @@ class HandlerChain:
         record = execution.record(self.name, None)
         entry, trouble = self._keep(message.id, record)
         kept = self.failure_store is not None and not trouble
-        raise ExecutionError(execution.complaint(self.name) + trouble, Message(entry, record), kept)
+        text, failed = execution.complaint(self.name) + trouble, tuple(execution.errors.values())
+        raise ExecutionError(text, Message(entry, record), kept, errors=failed)
 
     def replay(self, failed: Message | Mapping[str, Any]) -> ExecutionResult:
         """Carries a failed message through the chain again: all processors, the destinations not yet done.
@@ -142,7 +143,7 @@ class HandlerChain:
             return execution.result(ctx)
         entry = failed.id if isinstance(failed, Message) else record.message.id
         again = Message(entry, execution.record(self.name, record.batch_id))
-        raise ExecutionError(execution.complaint(self.name), again)
+        raise ExecutionError(execution.complaint(self.name), again, errors=tuple(execution.errors.values()))
 
     def run_source(self, ctx: MessageContext) -> None:
         """Runs the source flow on `ctx`, which it changes. Raises Drop, or HandlerError."""
@@ -158,12 +159,14 @@ class HandlerChain:
     def close(self) -> None:
         """Ends the replay listener and the chain's threads after what they do now, and closes its clients.
 
-        Idempotent; it closes no store. What waits for its next replay stays in its store.
+        Idempotent; it closes no store. What waits for its next replay stays in its store. A handler that hangs is left
+        behind after half a minute, and its message comes back.
         """
         if self.replay_listener is not None:
-            self.replay_listener.graceful_stop(retries=False)
+            self.replay_listener.graceful_stop(PATIENCE, retries=False)
         self._workers.close()
-        for handler in handlers_of(self.source, self.flows):
+        routed = [handler for flow in self.flows if isinstance(flow, RouterFlow) for handler in flow.picked]
+        for handler in (*handlers_of(self.source, self.flows), *routed):
             handler.close()
 
     def __enter__(self) -> HandlerChain:

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from homing.calling.coroutines import run
+from homing.calling.forks import start_over_after_fork
 
 log = logging.getLogger(__name__)
+
+_PATIENCE = 10.0  # seconds for a client that is being made when it is to be closed
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Client:
         self._setup = setup
         self._opened: _Opened | None = None
         self.start_over()
+        start_over_after_fork(self)
         _clients.add(self)
 
     def get(self) -> Any:
@@ -48,9 +52,15 @@ class Client:
         return opened.client
 
     def close(self) -> None:
-        """Leaves the context manager, if this process opened one. Idempotent; the next `get` opens it anew."""
-        with self._lock:
-            opened, self._opened = self._opened, None
+        """Leaves the context manager, if this process opened one. Idempotent; the next `get` opens it anew.
+
+        Does not wait for a `setup` that hangs.
+        """
+        if not self._lock.acquire(timeout=_PATIENCE):
+            log.warning("%s hangs, and what it makes is not closed", getattr(self._setup, "__qualname__", self._setup))
+            return
+        opened, self._opened = self._opened, None
+        self._lock.release()
         if opened is None or opened.leave is None or opened.process != os.getpid():
             return
         try:
@@ -59,20 +69,11 @@ class Client:
             log.exception("the client made by %s did not close", getattr(self._setup, "__qualname__", self._setup))
 
     def start_over(self) -> None:
-        """Called in a forked process, where a lock that another thread of the parent held is never released."""
+        """Called in a forked process."""
         self._lock = threading.Lock()
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _start_over() -> None:
-    for client in list(_clients):
-        client.start_over()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_over)
 
 
 @atexit.register

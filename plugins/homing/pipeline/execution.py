@@ -15,6 +15,7 @@ from homing.pipeline.failure import SOURCE, build_record, describe
 from homing.pipeline.flows import Flow, SourceFlow
 from homing.pipeline.outcome import DELIVERED, DROPPED, EXECUTED, FAILED, Delivery, Ended, ExecutionResult
 from homing.pipeline.signals import Drop
+from homing.pipeline.steps import snapshot_of
 from homing.pipeline.workers import Workers
 
 
@@ -94,7 +95,7 @@ def _settle(flow: Flow, ctx: MessageContext) -> Ended:
     except HandlerError as error:
         return error
     except Exception as error:  # noqa: BLE001 - not a handler's doing, and still no reason to lose a message
-        failed = HandlerError(f"{flow.name} failed: {text_of(error)}", flow.name, 1, ctx.to_record())
+        failed = HandlerError(f"{flow.name} failed: {text_of(error)}", flow.name, 1, snapshot_of(ctx))
         failed.__cause__ = error
         return failed
 

@@ -150,7 +150,7 @@ def as_json(value: Any) -> Any:
         return accept_json(value)
     except UnstorableContentError:
         if type(value) is dict:
-            return {_capped(str(key)): _json_or_repr(item) for key, item in value.items()}
+            return {_capped(key) if type(key) is str else _capped_repr(key): _json_or_repr(value[key]) for key in value}
         return _capped_repr(value)
 
 
@@ -161,13 +161,13 @@ def _json_or_repr(value: Any) -> Any:
         return _capped_repr(value)
 
 
-def _capped(text: str) -> str:
-    return text[:_REPR_LIMIT].encode("utf-8", "replace").decode("utf-8")
-
-
 def _capped_repr(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a result's repr is its author's code
+    except (Exception, SystemExit, GeneratorExit):  # noqa: BLE001 - a result's repr is its author's code
         text = f"<{type(value).__qualname__}>"
     return _capped(text)
+
+
+def _capped(text: str) -> str:
+    return text[:_REPR_LIMIT].encode("utf-8", "replace").decode("utf-8")

@@ -6,8 +6,9 @@ its own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from homing.errors import ChainError, HandlerError
@@ -96,6 +97,8 @@ class RouterFlow:
     """A router that picks the destination flow for each message."""
 
     router: Handler
+    #: The destinations it has picked, for as long as anybody has them: what they opened is to be closed.
+    picked: weakref.WeakSet[Handler] = field(default_factory=weakref.WeakSet, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -139,9 +142,12 @@ class RouterFlow:
         if chosen is None:
             return None
         try:
-            return as_destination_flow(chosen)
+            flow = as_destination_flow(chosen)
         except ChainError as error:
             raise fail(self.router, own, error) from error
+        if flow.destination.client is not None:
+            self.picked.add(flow.destination)
+        return flow
 
 
 Flow = DestinationFlow | RouterFlow

@@ -188,6 +188,8 @@ def destination(
     if retry is not None:
         if policy != RetryPolicy():
             raise ChainError("a destination has either retry= or max_retries= and retry_interval=, not both")
+        if not isinstance(retry, RetryPolicy):
+            raise ChainError(f"retry= is a RetryPolicy, not {retry!r}")
         policy = retry
     if batch is not None and (type(batch) is not int or batch < 1):
         raise ChainError(f"batch= is how many messages a destination takes at once, from 1 up, not {batch!r}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from homing.errors import HandlerError, HomingError
+from homing.calling.forks import start_over_after_fork
+from homing.errors import HandlerError, HandlersFailedError
 from homing.message import Message
 
 # The states of a delivery that did not fail. All three are final: a replay skips them.
@@ -53,15 +55,16 @@ class ExecutionResult:
     dropped: str | None = None
 
 
-class ExecutionError(HomingError):
+class ExecutionError(HandlersFailedError):
     """A chain could not carry a message all the way; the text says which message, which handlers and why.
 
-    `message` holds the failure record as its content, and is what `chain.replay` takes. It is complete even
-    when the failure store could not be written; `kept` says whether that store has it.
+    `errors` has what each of them failed with: a listener's retry policy looks there. `message` holds the failure
+    record as its content, and is what `chain.replay` takes. It is complete even when the failure store could not be
+    written; `kept` says whether that store has it.
     """
 
-    def __init__(self, text: str, message: Message, kept: bool = False) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, message: Message, kept: bool = False, *, errors: Sequence[HandlerError] = ()) -> None:
+        super().__init__(text, errors)
         self.message = message
         self.kept = kept
 
@@ -69,12 +72,19 @@ class ExecutionError(HomingError):
         return type(self), (str(self), self.message, self.kept)
 
 
-@dataclass
+@dataclass(eq=False)
 class Tally:
     """Counts outcomes. Thread-safe."""
 
     _counter: Counter[str] = field(default_factory=Counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.start_over()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """Called in a forked process, which counts on from here."""
+        self._lock = threading.Lock()
 
     def add(self, *outcomes: str) -> None:
         """Counts one of each."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from homing.errors import ChainError
+from homing.errors import ChainError, UnreadableMessageError
 from homing.listener import ListenerConfig, Progress, StoreListener
 from homing.listener.config import Seconds
 from homing.message import Message
@@ -43,12 +43,14 @@ class ReplayConfig:
 
     def listener_config(self) -> ListenerConfig:
         """The same in the words of a listener; raises ConfigurationError for a value that cannot be."""
+        policy = ListenerConfig(
+            max_retries=self.max_retries, retry_interval=self.retry_interval, retry=self.retry
+        ).policy
+        # What is no failure record never becomes one.
         return ListenerConfig(
             polling_interval=self.polling_interval,
-            max_retries=self.max_retries,
-            retry_interval=self.retry_interval,
             dead_letter_store=self.dead_letter_store,
-            retry=self.retry,
+            retry=replace(policy, never=(*policy.never, UnreadableMessageError)),
             concurrency=self.concurrency,
             lease=self.lease,
             max_handling_time=self.max_handling_time,

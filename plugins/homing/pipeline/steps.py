@@ -69,7 +69,7 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
         except Drop:
             return Delivery(destination.name, DROPPED, None, attempt)
         except HandlerError as error:
-            decision = destination.policy.decide(error.__cause__ or error, attempt, key=ctx.get_id())
+            decision = destination.policy.decide(error, attempt, key=ctx.get_id())
             if not decision.retry:
                 error.attempts = attempt
                 raise
@@ -80,7 +80,15 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
 def fail(handler: Handler, ctx: MessageContext, error: BaseException) -> HandlerError:
     """The HandlerError for `error`, with the state of things at this point."""
     text = f"{handler.kind} {handler.name!r} failed on message {ctx.get_id()}: {type(error).__qualname__}: "
-    return HandlerError(text + text_of(error), handler.name, 1, ctx.to_record())
+    return HandlerError(text + text_of(error), handler.name, 1, snapshot_of(ctx))
+
+
+def snapshot_of(ctx: MessageContext) -> dict[str, Any]:
+    """The state of things at this point, to look at; never an error itself."""
+    try:
+        return ctx.to_record()
+    except RecursionError:
+        return {"id": ctx.get_id(), "content": "(nested too deeply to be copied)"}
 
 
 def rubbish(handler: Handler, ctx: MessageContext, returned: Any, rule: str) -> HandlerError:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from homing.calling.forks import start_over_after_fork
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 _MIN_THREADS = 32
-_PATIENCE = 30.0  # seconds for a delivery that is under way when its chain is closed
+#: Seconds for a delivery that is under way when its chain is closed.
+PATIENCE = 30.0
 
 
 class _Job(Generic[T]):
@@ -60,7 +62,6 @@ class _Pool:
     """Daemon threads that run jobs, made as they are needed."""
 
     def __init__(self, name: str, size: int) -> None:
-        self.process = os.getpid()
         self._name = name
         self._size = size
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
@@ -90,7 +91,7 @@ class _Pool:
         """Ends the threads after what they are doing. One that hangs is left behind; it does not keep the process."""
         for _ in self._threads:
             self._jobs.put(None)
-        limit = time.monotonic() + _PATIENCE
+        limit = time.monotonic() + PATIENCE
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, limit - time.monotonic()))
@@ -115,6 +116,11 @@ class Workers:
     def __init__(self, name: str, width: int) -> None:
         self._name = name
         self._size = max(_MIN_THREADS, width)
+        self.start_over()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """Called in a forked process: the threads have stayed in the one it was forked from."""
         self._lock = threading.Lock()
         self._pool: _Pool | None = None
 
@@ -126,7 +132,7 @@ class Workers:
             return [calls[0]()]
         jobs = [_Job(call) for call in calls[1:]]
         with self._lock:
-            if self._pool is None or self._pool.process != os.getpid():
+            if self._pool is None:
                 self._pool = _Pool(self._name, self._size)
             pool = self._pool
             for job in jobs:
@@ -137,5 +143,5 @@ class Workers:
         """Ends the threads after what they are doing; blocking, idempotent."""
         with self._lock:
             pool, self._pool = self._pool, None
-        if pool is not None and pool.process == os.getpid():
+        if pool is not None:
             pool.close()

@@ -308,6 +308,22 @@ def test_rubbish_from_a_store_neither_ends_the_listener_nor_makes_it_run_hot(
     assert answers == []
 
 
+def test_rubbish_behind_good_messages_neither_loses_nor_stalls_them(plain: Any, listen: Any, until: Any) -> None:
+    answers: list[Any] = [Message("a", 1), "rubbish", Message("b", 2), Message([], 3), Message("c", 4, headers=None)]  # type: ignore[arg-type]
+    seen: list[Any] = []
+    settled: list[str] = []
+
+    class Service:
+        def on_messages(self, contents: list[Any]) -> None:
+            seen.extend(contents)
+
+    plain.retrieve = lambda: answers.pop(0) if answers else None
+    plain.acknowledge = lambda message, success=True: settled.append((message.id, success))
+    listen(plain, Service(), max_retries=0)
+    until(lambda: {("a", True), ("b", True)} <= set(settled))
+    assert seen == [1, 2]
+
+
 KILLED = """
 import sys, threading
 from homing import ListenerConfig, StoreListener, open_store

@@ -82,6 +82,8 @@ def test_whole_policy_takes_the_place_of_its_short_form() -> None:
     assert ListenerConfig(retry=policy).policy == policy
     with pytest.raises(ConfigurationError, match="retry="):
         ListenerConfig(retry=policy, max_retries=2)
+    with pytest.raises(ConfigurationError, match="RetryPolicy"):
+        ListenerConfig(retry=3)  # type: ignore[arg-type]
 
 
 def test_what_is_no_store_is_refused(plain: Any) -> None:

@@ -350,3 +350,29 @@ def test_graceful_stop_does_not_outlast_an_immediate_one_that_leaves_a_hung_hand
 
     assert not stopping.is_alive()
     assert results == [False]
+
+
+def test_batch_that_fails_after_the_stop_is_not_told_to_the_store(plain: Any, listen: Any) -> None:
+    entered, leave, left = threading.Event(), threading.Event(), threading.Event()
+
+    class Service:
+        def on_messages(self, contents: list[Any]) -> None:
+            entered.set()
+            try:
+                assert leave.wait(20)
+                raise OSError("says nothing of any message")
+            finally:
+                left.set()
+
+    plain.store(1)
+    plain.store(2)
+    listener = listen(plain, Service())
+    assert entered.wait(20)
+    run = listener._run
+    assert listener.graceful_stop(timeout=0.05, retries=False) is False
+    leave.set()
+    assert left.wait(20)
+    for worker in run._workers:
+        worker.thread.join(20)
+        assert not worker.thread.is_alive()
+    assert plain.told == []

@@ -116,6 +116,21 @@ def test_dead_letter_in_a_store_that_takes_whole_messages_has_its_reason_and_all
     assert letter.dead_letter_description == "no such customer"
 
 
+def test_dead_letter_that_does_not_fit_its_store_is_stored_with_content_id_and_headers(
+    dead: Any, listen: Any, until: Any
+) -> None:
+    with open_store("memory://wide") as wide:
+        wide.store(Message("m1", "bad", headers={"tenant": "eu"}, correlation_id="c" * 300, subject="order"))
+        listener = listen(wide, Failing(), max_retries=0, dead_letter_store=dead)
+        until(lambda: listener.metrics().dead_lettered == 1)
+    letter = dead.retrieve()
+    assert (letter.content, letter.headers["tenant"], letter.headers["homing-message-id"]) == ("bad", "eu", "m1")
+    assert letter.headers["homing-dead-letter-reason"] == "ValueError"
+    assert letter.headers["homing-correlation_id"] == "c" * 300
+    assert letter.headers["homing-subject"] == "order"
+    assert letter.correlation_id is None
+
+
 def test_dead_letter_is_stored_before_the_message_is_acknowledged(
     plain: Any, plain_dead: Any, listen: Any, until: Any
 ) -> None:
@@ -167,6 +182,32 @@ def test_drop_switch_acknowledges_with_success(plain: Any, listen: Any, until: A
     listener = listen(plain, Failing(), max_retries=1, **switch)
     until(lambda: listener.metrics().dropped == 1)
     assert plain.told == [("m1", True)]
+
+
+def test_binding_failure_is_tried_again_like_any_other_before_the_switch_drops_it(
+    plain: Any, listen: Any, until: Any
+) -> None:
+    def on_message(number: int) -> None: ...
+
+    plain.store("seven")
+    listener = listen(plain, on_message, max_retries=2, drop_message_after_max_retries=True)
+    until(lambda: listener.metrics().dropped == 1)
+    assert listener.metrics().retried == 2
+
+
+def test_rubbish_answer_for_a_batch_is_tried_again_like_any_failure_before_the_switch_drops_it(
+    plain: Any, listen: Any, until: Any
+) -> None:
+    answers: list[Any] = ["rubbish", "rubbish", None]
+
+    class Service:
+        def on_messages(self, contents: list[Any]) -> Any:
+            return answers.pop(0)
+
+    plain.store(1)
+    listener = listen(plain, Service(), max_retries=2, drop_message_after_max_retries=True)
+    until(lambda: listener.metrics().processed == 1)
+    assert (listener.metrics().retried, listener.metrics().dropped) == (2, 0)
 
 
 def test_released_message_waits_for_the_next_poll_and_is_then_tried_afresh(plain: Any, listen: Any, until: Any) -> None:
@@ -344,23 +385,3 @@ def test_content_named_fail_fails_and_others_are_received(plain: Any, listen: An
     until(lambda: listener.metrics().dropped == 1)
     assert received.count("fail") == 3
     assert received.count("hello") == 1
-
-
-def test_so_many_messages_are_held_for_their_next_attempt_and_no_more(
-    plain: Any, listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("homing.listener.board.MAX_HELD", 2)
-    for number in range(4):
-        plain.store(number)
-    failing = threading.Event()
-    failing.set()
-
-    def on_message(content: Any) -> None:
-        if failing.is_set():
-            raise OSError
-
-    listener = listen(plain, on_message, max_retries=100, retry_interval=0.05)
-    until(lambda: listener.metrics().retried > 6)
-    assert (len(plain.leased), len(plain.available)) == (2, 2)
-    failing.clear()
-    until(lambda: listener.metrics().processed == 4)

@@ -236,7 +236,7 @@ def test_content_that_does_not_fit_fails_alone(plain: Any, plain_dead: Any, list
     until(lambda: seen == [1, 3])
 
 
-@pytest.mark.parametrize("rubbish", [7, "ok", [None], {1: 2}])
+@pytest.mark.parametrize("rubbish", [7, "ok", [None] * 3, {1: 2}])
 def test_rubbish_returned_for_a_batch_fails_all_of_it_and_loses_nothing(
     plain: Any, plain_dead: Any, listen: Any, until: Any, rubbish: Any
 ) -> None:
@@ -244,7 +244,7 @@ def test_rubbish_returned_for_a_batch_fails_all_of_it_and_loses_nothing(
     service = Batches(lambda contents: rubbish)
     listen(plain, service, max_retries=1, dead_letter_store=plain_dead)
     until(lambda: len(plain_dead.available) == 2)
-    assert service.batches == [[1, 2]]
+    assert sorted(service.seen) == [1, 1, 2, 2]
     assert "one result or exception per message" in plain_dead.available[0].headers["homing-dead-letter-description"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 import pytest
 
 from homing.calling.batches import PartialFailure
@@ -162,6 +163,30 @@ def test_content_that_does_not_fit_fails_alone_and_is_not_passed_on() -> None:
     assert seen == [1, 3]
 
 
+class Model(pydantic.BaseModel):
+    number: int
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def check(cls, number: int) -> int:
+        if number == 2:
+            raise SystemExit("a validator that ends the program")
+        return number
+
+
+def test_base_exception_in_binding_fails_its_message_alone() -> None:
+    seen = []
+
+    @destination(batch=10)
+    def lake(orders: list[Model]) -> None:
+        seen.extend(order.number for order in orders)
+
+    ended = delivered(chain_to(lake), {"number": 1}, {"number": 2}, {"number": 3})
+    assert states(ended) == [DELIVERED, "failed", DELIVERED]
+    assert isinstance(ended[1].__cause__, SystemExit)
+    assert seen == [1, 3]
+
+
 @pytest.mark.parametrize("returned", [7, "ok", [None], {"m0": None}])
 def test_rubbish_returned_for_a_batch_fails_all_of_it_and_delivers_nothing_again(returned: Any) -> None:
     calls = []
@@ -283,4 +308,6 @@ def test_batch_destination_takes_one_list() -> None:
 def test_retry_policy_and_its_short_form_contradict_each_other() -> None:
     with pytest.raises(ChainError, match="retry="):
         destination(retry=RetryPolicy(2), max_retries=3)
+    with pytest.raises(ChainError, match="RetryPolicy"):
+        destination(retry=3)  # type: ignore[call-overload]
     assert destination(retry=RetryPolicy(2))(lambda ctx: None).policy == RetryPolicy(2)

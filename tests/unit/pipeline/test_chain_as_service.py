@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from homing import HandlerChain, ListenerConfig, MessageContext, StoreListener, destination, open_store
+from homing import (
+    HandlerChain,
+    ListenerConfig,
+    MessageContext,
+    Retry,
+    RetryPolicy,
+    StoreListener,
+    destination,
+    open_store,
+)
 from homing.message import ACKNOWLEDGED, AVAILABLE
 from homing.pipeline import read_record
 from homing.store import Store
@@ -62,7 +72,8 @@ def listen(store: Store) -> Iterator[Any]:
     started: list[StoreListener] = []
 
     def start(service: Any, **options: Any) -> StoreListener:
-        config = ListenerConfig(polling_interval=0.02, retry_interval=0.02, **options)
+        quick = {"polling_interval": 0.02, **({} if "retry" in options else {"retry_interval": 0.02}), **options}
+        config = ListenerConfig(**quick)
         listener = StoreListener(store, config)
         listener.attach(service)
         listener.start()
@@ -133,3 +144,64 @@ def test_failure_store_that_is_down_loses_nothing(
     assert "crm: OSError: crm refused" in letter.headers["homing-dead-letter-description"]
     assert "did not take it" in letter.headers["homing-dead-letter-description"]
     assert count == {"crm": 2, "lake": 2}
+
+
+def test_delay_that_a_destination_asks_for_reaches_the_listener(store: Any, listen: Any, until: Any) -> None:
+    moments: list[float] = []
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        moments.append(time.monotonic())
+        if len(moments) == 1:
+            raise Retry("busy", after=0.3)
+
+    store.store(1)
+    with HandlerChain("orders", destinations_flow=crm) as chain:
+        listener = listen(chain, retry_interval=600)
+        until(lambda: listener.metrics().processed == 1)
+    assert moments[1] - moments[0] >= 0.3
+
+
+def test_error_that_must_never_be_retried_reaches_the_listener_and_is_the_reason_of_the_dead_letter(
+    store: Any, dead: Any, listen: Any, until: Any
+) -> None:
+    calls: Counter[str] = Counter()
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        calls["crm"] += 1
+        raise PermissionError("locked out")
+
+    store.store(1)
+    with HandlerChain("orders", destinations_flow=crm) as chain:
+        listen(chain, retry=RetryPolicy(5, 0.02, never=(PermissionError,)), dead_letter_store=dead)
+        until(lambda: dead.count()[AVAILABLE] == 1)
+    headers = dead.retrieve().headers
+    assert headers["homing-dead-letter-reason"] == "PermissionError"
+    assert headers["homing-dead-letter-handler"] == "crm"
+    assert "locked out" in headers["homing-dead-letter-description"]
+    assert "locked out" in headers["homing-dead-letter-stack"]
+    assert calls["crm"] == 1
+
+
+def test_destination_that_may_be_tried_again_is_not_kept_from_it_by_one_that_may_not(
+    store: Any, dead: Any, listen: Any, until: Any
+) -> None:
+    calls: Counter[str] = Counter()
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        raise PermissionError("locked out")
+
+    @destination
+    def lake(ctx: MessageContext) -> None:
+        calls["lake"] += 1
+        if calls["lake"] < 3:
+            raise OSError("away")
+
+    store.store(1)
+    with HandlerChain("orders", destinations_flow=[crm, lake]) as chain:
+        listen(chain, retry=RetryPolicy(5, 0.02, never=(PermissionError,)), dead_letter_store=dead)
+        until(lambda: dead.count()[AVAILABLE] == 1)
+    assert read_record(dead.retrieve().content).done == {"lake": None}
+    assert calls["lake"] == 3

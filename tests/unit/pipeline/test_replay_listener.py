@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,18 @@ from typing import Any
 import pytest
 
 import homing
-from homing import HandlerChain, MessageContext, ReplayConfig, destination, open_store, transformer
+from homing import (
+    HandlerChain,
+    MessageContext,
+    ReplayConfig,
+    Retry,
+    RetryPolicy,
+    destination,
+    open_store,
+    transformer,
+)
 from homing.errors import ChainError, ConfigurationError, StoreUnavailableError
-from homing.message import ACKNOWLEDGED, AVAILABLE
+from homing.message import ACKNOWLEDGED, AVAILABLE, SCHEDULED
 from homing.pipeline import ExecutionError, read_record
 from homing.store import Store
 
@@ -146,9 +156,84 @@ def test_progress_of_a_replay_is_durable_before_the_next_attempt(
     until(lambda: failures.count()[ACKNOWLEDGED] == 1)
     assert calls.count["crm"] == 2
     chain.close()
-    entry = failures.retrieve()
+    [entry] = failures.browse(state=SCHEDULED)
     assert read_record(entry.content).done == {"crm": "crm-ok"}
     assert entry.headers == {"homing-attempts": 1}
+
+
+def test_listener_of_another_process_waits_for_the_retry_interval_too(
+    make_chain: Any, calls: Calls, failures: Any, url: str, until: Any
+) -> None:
+    fail(make_chain(retry_interval=60), calls, crm=1, lake=1_000)
+    until(lambda: failures.count()[ACKNOWLEDGED] == 1)
+    with open_store(f"{url}?store=failures") as elsewhere:
+        assert elsewhere.retrieve() is None
+        assert elsewhere.count()[SCHEDULED] == 1
+
+
+def test_delay_that_a_destination_asks_for_is_kept_by_the_replays(calls: Calls, failures: Any, until: Any) -> None:
+    moments: list[float] = []
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        moments.append(time.monotonic())
+        if len(moments) < 3:
+            raise Retry("busy", after=0.3)
+
+    quick = ReplayConfig(polling_interval=0.02, retry_interval=600)
+    with HandlerChain("orders", destinations_flow=crm, failure_store=failures, replay=quick) as chain:
+        with pytest.raises(ExecutionError):
+            chain.execute(1)
+        until(lambda: failures.count()[ACKNOWLEDGED] == 1)
+    assert moments[2] - moments[1] >= 0.3
+
+
+def test_error_that_must_never_be_retried_ends_the_replays(failures: Any, dead: Any, until: Any) -> None:
+    count: Counter[str] = Counter()
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        count["crm"] += 1
+        raise PermissionError("locked out")
+
+    policy = RetryPolicy(5, 0.02, never=(PermissionError,))
+    quick = ReplayConfig(polling_interval=0.02, retry=policy, dead_letter_store=dead)
+    with HandlerChain("orders", destinations_flow=crm, failure_store=failures, replay=quick) as chain:
+        with pytest.raises(ExecutionError):
+            chain.execute(1)
+        until(lambda: dead.count()[AVAILABLE] == 1)
+    letter = dead.retrieve()
+    assert letter.headers["homing-dead-letter-reason"] == "PermissionError"
+    assert letter.headers["homing-dead-letter-handler"] == "crm"
+    assert count["crm"] == 2
+
+
+def test_close_leaves_a_replay_that_hangs_behind_and_its_message_comes_back(
+    failures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.pipeline.chain.PATIENCE", 0.2)
+    hung, leave = threading.Event(), threading.Event()
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            hung.set()
+            leave.wait(60)
+        raise OSError("refused")
+
+    quick = ReplayConfig(polling_interval=0.02, lease=0.5)
+    chain = HandlerChain("orders", destinations_flow=crm, failure_store=failures, replay=quick)
+    with pytest.raises(ExecutionError):
+        chain.execute(1)
+    assert hung.wait(20)
+    closing = threading.Thread(target=chain.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    try:
+        assert not closing.is_alive()
+        assert failures.count()[ACKNOWLEDGED] == 0
+    finally:
+        leave.set()
 
 
 def test_replay_store_is_listened_to_instead_of_the_failure_store(

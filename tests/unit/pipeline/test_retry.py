@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from homing.errors import BindingError, ConfigurationError
+from homing.errors import BindingError, ConfigurationError, ContentError, HandlerError, HandlersFailedError
 from homing.retry import Retry, RetryDecision, RetryPolicy
 
 
@@ -73,8 +73,31 @@ def test_error_of_a_type_named_in_never_is_not_tried_again() -> None:
     assert policy.decide(OSError(), 1).retry
 
 
-def test_content_that_does_not_fit_is_not_tried_again_by_default() -> None:
-    assert not RetryPolicy(3).decide(BindingError(), 1).retry
+def test_content_that_does_not_fit_is_tried_again_like_any_failure_unless_the_policy_says_otherwise() -> None:
+    assert RetryPolicy(3).decide(BindingError(), 1).retry
+    assert not RetryPolicy(3, never=(ContentError,)).decide(BindingError(), 1).retry
+
+
+def failed_with(*causes: BaseException) -> HandlersFailedError:
+    errors = []
+    for cause in causes:
+        errors.append(HandlerError("failed", "crm"))
+        errors[-1].__cause__ = cause
+    return HandlersFailedError("failed", errors)
+
+
+def test_policy_looks_at_what_the_handlers_of_a_chain_raised() -> None:
+    policy = RetryPolicy(3, 5, never=(PermissionError,))
+    assert policy.decide(failed_with(Retry(after=30)), 1) == RetryDecision(True, 30.0)
+    assert not policy.decide(failed_with(PermissionError()), 1).retry
+    assert policy.decide(failed_with(), 1) == RetryDecision(True, 5.0)
+
+
+def test_one_handler_that_may_be_tried_again_is_enough_and_the_longest_delay_counts() -> None:
+    policy = RetryPolicy(3, 5, never=(PermissionError,))
+    assert policy.decide(failed_with(PermissionError(), OSError()), 1) == RetryDecision(True, 5.0)
+    assert policy.decide(failed_with(OSError(), Retry(after=30)), 1) == RetryDecision(True, 30.0)
+    assert not policy.decide(failed_with(PermissionError(), PermissionError()), 1).retry
 
 
 def test_retry_raised_by_a_handler_sets_the_delay_and_uses_up_an_attempt() -> None:
@@ -119,4 +142,21 @@ def test_policy_speaks_the_words_of_an_airflow_task() -> None:
         "retry_delay": timedelta(seconds=5),
         "retry_exponential_backoff": 2.0,
         "max_retry_delay": timedelta(seconds=60),
+    }
+
+
+@pytest.mark.parametrize(
+    "policy", [RetryPolicy(2, never=(PermissionError,)), RetryPolicy.fixed(2, 5, jitter=0.5)], ids=["never", "jitter"]
+)
+def test_what_an_airflow_task_cannot_keep_is_refused(policy: RetryPolicy) -> None:
+    with pytest.raises(ConfigurationError, match="Airflow"):
+        policy.task_arguments()
+
+
+def test_policy_speaks_the_words_of_a_sql_store() -> None:
+    assert RetryPolicy.exponential(2, 5, multiplier=3, max_interval=60).backoff_options() == {
+        "backoff": 5.0,
+        "backoff_multiplier": 3.0,
+        "max_backoff": 60.0,
+        "backoff_jitter": 0.2,
     }

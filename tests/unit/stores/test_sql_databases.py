@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from homing import Message
+from homing import Message, RetryPolicy
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
 from homing.stores.sql import SqlStore, properties
 from tests.unit.stores.databases import execute, opened
@@ -199,6 +199,47 @@ def test_a_back_off_makes_a_released_message_wait_longer_each_time(database: str
             store.reschedule(["a"], datetime.now(timezone.utc))
 
     assert [round(wait / 100) for wait in waits] == [1, 2, 4]
+
+
+def test_a_retry_policy_is_the_back_off_of_a_store(database: str, engine: sa.Engine) -> None:
+    policy = RetryPolicy.exponential(9, 100, multiplier=3, max_interval=700, jitter=0)
+    with opened(database) as store:
+        store.configure(**policy.backoff_options())
+        store.store("a", id="a")
+        waits = []
+        for _ in range(4):
+            message = store.retrieve()
+            assert message is not None
+            store.acknowledge(message, success=False)
+            waits.append(lease_of(store, engine))
+            store.reschedule(["a"], datetime.now(timezone.utc))
+
+    assert [round(wait / 100) for wait in waits] == [round(policy.delay(attempt) / 100) for attempt in (1, 2, 3, 4)]
+    assert [round(wait / 100) for wait in waits] == [1, 3, 7, 7]
+
+
+def test_the_jitter_of_a_back_off_brings_messages_back_apart_and_none_too_late(database: str) -> None:
+    with opened(database) as store:
+        store.configure(**RetryPolicy.fixed(9, 100, jitter=0.5).backoff_options())
+        store.store_many(range(20))
+        store.settle(store.claim(20), success=False)
+        before = time.time_ns()
+        engine = sa.create_engine(database)
+        with engine.connect() as connection:
+            waits = {
+                (end - before) / SECOND
+                for end in connection.execute(sa.text("select time_next from homing_orders")).scalars()
+            }
+        engine.dispose()
+
+    assert len(waits) == 20
+    assert 20 < min(waits) <= max(waits) <= 101
+
+
+@pytest.mark.parametrize("bad", [{"backoff_multiplier": 0.5}, {"max_backoff": 0}, {"backoff_jitter": 2}])
+def test_a_back_off_that_cannot_be_is_refused(database: str, bad: dict[str, float]) -> None:
+    with opened(database) as store, pytest.raises(ConfigurationError):
+        store.configure(**bad)
 
 
 def test_a_consumer_whose_clock_is_wrong_does_not_take_what_others_hold(database: str) -> None:

@@ -21,6 +21,7 @@ from homing.stores.sql.schema import COLUMN_TYPES
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _REFRESH = 5.0  # seconds
+_STEPS = 100  # after so many deliveries no delay grows any more
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,50}")
 
 
@@ -36,8 +37,12 @@ class Properties:
     jitter: float = 0.1
     #: How often a lease may run out before the message is kept aside as dead.
     max_deliveries: int = 5
-    #: How long a released message waits, doubled with each delivery; 0: not at all.
+    #: How long a released message waits; 0: not at all.
     backoff: float = 0.0
+    #: Each such wait is so many times the one before, up to `max_backoff`, and up to this part of it shorter.
+    backoff_multiplier: float = 2.0
+    max_backoff: float = 3600.0
+    backoff_jitter: float = 0.0
     #: For how long an id is known after its message was stored; 0: as long as the message is kept.
     duplicate_window: float = 0.0
     #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
@@ -53,21 +58,33 @@ class Properties:
             if name not in known:
                 raise ConfigurationError(f"a SQL store has no property {name!r}; it has {', '.join(known)}")
             converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0))
-        return replace(self, **converted)
+        properties = replace(self, **converted)
+        properties.backoff_policy()
+        return properties
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def doubling(self, first: float) -> RetryPolicy:
-        """`first` seconds, doubled with each delivery, never more than `max_ack_wait`."""
-        return RetryPolicy(interval=min(first, self.max_ack_wait), multiplier=2.0, max_interval=self.max_ack_wait)
-
     def doublings(self, first: float) -> list[int]:
-        """What `doubling` comes to, delivery by delivery, in nanoseconds; the last one holds from there on."""
-        policy, waits = self.doubling(first), [0]
-        while waits[-1] < int(self.max_ack_wait * NANOSECONDS):
-            waits.append(int(policy.delay(len(waits)) * NANOSECONDS))
-        return waits[1:]
+        """`first`, doubled with each delivery up to `max_ack_wait`, in nanoseconds; the last holds from there on."""
+        return _delays(RetryPolicy(interval=first, multiplier=2.0, max_interval=self.max_ack_wait))
+
+    def backoffs(self) -> list[int]:
+        """What a released message waits, delivery by delivery, in nanoseconds; the last holds from there on."""
+        return _delays(self.backoff_policy())
+
+    def backoff_policy(self) -> RetryPolicy:
+        """How released messages wait, its jitter aside; raises ConfigurationError for numbers that make no policy."""
+        RetryPolicy(jitter=self.backoff_jitter)
+        first = self.backoff or self.max_backoff
+        return RetryPolicy(interval=first, multiplier=self.backoff_multiplier, max_interval=self.max_backoff)
+
+
+def _delays(policy: RetryPolicy) -> list[int]:
+    delays = [policy.delay(1)]
+    while len(delays) < _STEPS and (longer := policy.delay(len(delays) + 1)) > delays[-1]:
+        delays.append(longer)
+    return [int(delay * NANOSECONDS) for delay in delays]
 
 
 # Those that must be more than nothing.

@@ -18,6 +18,8 @@ from homing.stores.sql.properties import Properties
 
 Change = Mapping[str, Any]
 
+_SPREAD = 1000  # how many different ends the waits of messages released together have
+
 
 class Held(NamedTuple):
     """A message somebody says he holds: known by its place in the table where possible, which is the faster way."""
@@ -53,7 +55,13 @@ class Settlements:
         c, now = self._table.c, self._database.now()
         due: Any = now
         if properties.backoff:
-            *growing, cap = (sa.literal(now + wait, sa.BigInteger) for wait in properties.doublings(properties.backoff))
+            jitter = properties.backoff_jitter
+
+            def end(wait: int) -> Any:
+                spread = c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger)
+                return sa.literal(now + wait, sa.BigInteger) - (spread if jitter else 0)
+
+            *growing, cap = map(end, properties.backoffs())
             waits = [(c.epoch <= n, wait) for n, wait in enumerate(growing, start=1)]
             due = sa.case(*waits, else_=cap) if waits else cap
         return {"time_next": due, "lock_token": None, "batch_id": None}
