@@ -132,8 +132,8 @@ class Views:
 def _look(row: Any) -> Message:
     values = list(row)[: len(rows.READ)]
     try:
-        message = rows.read(values, row.lock_token, row.epoch)
+        message = rows.read(tuple(values), row.lock_token, row.epoch)
     except UnreadableMessageError:
         values[rows.READ.index("encoding")], values[rows.READ.index("headers")] = TEXT, None
-        message = rows.read(values, row.lock_token, row.epoch)
+        message = rows.read(tuple(values), row.lock_token, row.epoch)
     return replace(message, state=row.state)
