@@ -47,6 +47,8 @@ class Properties:
     purge_after: float = 0.0
     #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; or `removed` at once.
     acknowledged: str = KEPT
+    #: How many messages a claim takes that does not say how many.
+    batch_size: int = 100
     #: At most so many messages are claimed per second by this consumer; 0: no limit.
     rate: float = 0.0
 
@@ -84,7 +86,7 @@ class Properties:
 
 
 # Those that must be more than nothing.
-_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0}
+_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0}
 _CHOICES = {"acknowledged": (KEPT, REMOVED)}
 
 

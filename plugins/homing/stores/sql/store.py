@@ -145,13 +145,16 @@ class SqlStore(Store):
 
     def claim(
         self,
-        limit: int,
+        limit: int | None = None,
         *,
         batch_id: str | None = None,
         lease: float | None = None,
         session_id: str | None = None,
         partitions: Collection[int] | None = None,
     ) -> list[Message]:
+        """As in the contract; without a `limit`, the store's `batch_size`."""
+        if limit is None:
+            limit = self._live.current().batch_size
         wanted = Wanted(limit, batch_id, lease, session_id=session_id, partitions=self._share(partitions))
         return self._hand_out(self._claim(wanted))
 
