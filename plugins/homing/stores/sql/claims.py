@@ -22,6 +22,8 @@ from homing.stores.sql.statements import Statements
 
 _TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
 _SWEEP = 1.0  # seconds
+_EARLY = "early"  # stored by plain SQL to be delivered later
+_LARGEST = 2**31 - 1
 USUAL = 0  # the priority of a message whose sender said nothing about it
 _SPREAD = 97  # a prime: rows are spread by their sequence number over so many places
 
@@ -239,7 +241,7 @@ class Claims:
             statement = statement.with_for_update()
         found: list[Any] = []
         for row in fetch(connection, statement):
-            if (row[_NEXT] or row[_SCHEDULED]) > now:
+            if _is_later(row, now):
                 return found if row[_TOKEN] is None else []
             found.append(row)
         return found
@@ -267,29 +269,20 @@ class Claims:
 
     def _lease(self, connection: Connection, found: Sequence[Any], wanted: Wanted, claimed: Claimed, now: int) -> None:
         """Puts these rows under the lease, save those that come to another end."""
-        taken: list[Any] = []
-        early: list[int] = []
-        dead: dict[str, list[int]] = {CRASHED: [], EXPIRED: []}
+        fates: dict[str | None, list[Any]] = {None: [], _EARLY: [], CRASHED: [], EXPIRED: []}
+        taken, early = fates[None], fates[_EARLY]
         for row in found:
             if row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None:
                 taken.append(row)  # nobody had it before, and nothing is special about it
-                continue
-            sequence, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
-            if due == 0 and scheduled > now:
-                early.append(sequence)
-            elif token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
-                dead[CRASHED].append(sequence)
-            elif life is not None and scheduled + life <= now and wanted.ids is None:
-                dead[EXPIRED].append(sequence)
             else:
-                taken.append(row)
+                fates[_fate(row, wanted, now)].append(row)
         if early:
             self._update(connection, early, self._changes({"time_next": self._table.c.time_scheduled}))
-        for reason, sequences in dead.items():
-            if sequences:
-                change = self._changes(self._dead(reason, wanted.properties.max_deliveries, now))
-                self._update(connection, sequences, change)
-        self._update(connection, [row[0] for row in taken], *self._leases(wanted, claimed.token, now))
+        for reason in (CRASHED, EXPIRED):
+            if fates[reason]:
+                dead = self._changes(self._dead(reason, wanted.properties.max_deliveries, now))
+                self._update(connection, fates[reason], dead)
+        self._update(connection, taken, *self._leases(wanted, claimed.token, now))
         claimed.size += len(taken)
         if wanted.contents:
             claimed.rows += taken
@@ -311,9 +304,9 @@ class Claims:
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
         # In this order: MySQL assigns from left to right, and each assignment sees those before it.
         values: dict[str, Any] = {
-            "crashes": c.crashes + sa.case((ran_out, 1), else_=0),
+            "crashes": _one_more(c.crashes, ran_out),
             "time_next": sa.bindparam("until") if properties is None else now + self._own_lease(properties),
-            "epoch": c.epoch + sa.case((c.lock_token == token, 0), else_=1),
+            "epoch": _one_more(c.epoch, c.lock_token.is_(None) | (c.lock_token != token)),
             "lock_token": token,
         }
         if batch:
@@ -347,7 +340,7 @@ class Claims:
             "dead_letter_description": why,
             "dead_letter_source": self._name,
         }
-        return {**values, "crashes": self._table.c.crashes + 1} if reason == CRASHED else values
+        return {**values, "crashes": _one_more(self._table.c.crashes, sa.true())} if reason == CRASHED else values
 
     def _changes(self, values: dict[str, Any]) -> sa.Update:
         """A statement that changes the rows given under `keys`."""
@@ -357,14 +350,41 @@ class Claims:
     def _update(
         self,
         connection: Connection,
-        sequences: Sequence[int],
+        found: Sequence[Any],
         statement: sa.Update,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         dialect = self._database.dialect
-        for chunk in chunks(sequences, dialect.chunk):
+        for chunk in chunks([row[0] for row in found], dialect.chunk):
             keys = dialect.listed(self._table.c.sequence, chunk)
             connection.execute(statement, {**(parameters or {}), "keys": keys})
+
+
+def _fate(row: Sequence[Any], wanted: Wanted, now: int) -> str | None:
+    """What a due message comes to instead of being leased; None for nothing else."""
+    _, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
+    try:
+        if due == 0 and scheduled > now:
+            return _EARLY
+        if token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
+            return CRASHED
+        if life is not None and scheduled + life <= now and wanted.ids is None:
+            return EXPIRED
+    except TypeError:
+        return None  # people wrote something else than numbers there: whoever reads it will say so
+    return None
+
+
+def _is_later(row: Sequence[Any], now: int) -> bool:
+    try:
+        return bool((row[_NEXT] or row[_SCHEDULED]) > now)
+    except TypeError:
+        return False
+
+
+def _one_more(column: sa.Column[Any], when: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+    """The column counted up, unless somebody wrote the largest number into it that it holds."""
+    return column + sa.case((when & (column < _LARGEST), 1), else_=0)
 
 
 def _priorities(table: Table, where: sa.ColumnElement[bool]) -> sa.Select[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from homing import message as m
-from homing.errors import UnstorableContentError
+from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS
 
@@ -37,8 +37,11 @@ _RARE = {
 }
 #: What `read` takes, in this order.
 READ = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "headers", *_RARE)
-_FIRST_RARE = len(READ) - len(_RARE)
+_RARE_FROM = len(READ) - len(_RARE)
+_ID = READ.index("id")
+_NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
 _NOTHING = (None,) * len(_RARE)
+_TEXTS = frozenset({str, type(None)})
 _BLANK = dict(vars(Message("", None)))
 
 
@@ -109,27 +112,34 @@ def bucket_of(key: str, partitions: int) -> int:
     return zlib.crc32(key.encode("utf-8")) % partitions
 
 
-def read(row: tuple[Any, ...], lock_token: str | None, delivery_count: int) -> Message:
-    """The Message in these values of READ; raises UnreadableMessageError when they cannot be decoded."""
-    sequence, _, _, _, _, scheduled, life, created, priority, message_id, body, encoding, headers = row[:_FIRST_RARE]
+def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message:
+    """The Message in these values of READ, delivered `more` times than they say.
+
+    Raises UnreadableMessageError when they cannot be decoded, or are not what their columns are for.
+    """
+    sequence, epoch, _, _, _, scheduled, life, created, priority, message_id, body, encoding, headers = row[:_RARE_FROM]
+    numbers = type(epoch) is type(scheduled) is type(created) is type(priority) is int
+    if not (numbers and type(message_id) is type(body) is str):
+        raise UnreadableMessageError(_faults(row))
     fields = _BLANK.copy()
     fields["id"] = message_id
     fields["content"] = body if encoding == m.TEXT else m.decode(encoding, body, message_id)
     fields["headers"] = m.decode_headers(headers, message_id) if headers else {}
     fields["priority"] = priority
     fields["sequence_number"] = sequence
-    fields["delivery_count"] = delivery_count
+    fields["delivery_count"] = epoch + more
     fields["enqueued_at"] = from_nanoseconds(created)
     if lock_token is not None:
         fields["lock_token"] = lock_token
         fields["state"] = m.LEASED
     if scheduled > created:
         fields["scheduled_at"] = from_nanoseconds(scheduled)
-    if life is not None:
-        fields["time_to_live"] = timedelta(microseconds=life // 1000)
-    rare = row[_FIRST_RARE:]
-    if rare != _NOTHING:
+    rare = row[_RARE_FROM:]
+    if rare != _NOTHING or life is not None:
+        if not (_TEXTS.issuperset(map(type, rare)) and (life is None or type(life) is int)):
+            raise UnreadableMessageError(_faults(row))
         fields.update(zip(_RARE.values(), rare, strict=True))
+        fields["time_to_live"] = None if life is None else timedelta(microseconds=life // 1000)
     message = object.__new__(Message)
     # The same as Message(...), which sets its frozen fields one by one: this is done for every message claimed.
     object.__setattr__(message, "__dict__", fields)
@@ -138,7 +148,38 @@ def read(row: tuple[Any, ...], lock_token: str | None, delivery_count: int) -> M
 
 def to_message(row: Mapping[str, Any]) -> Message:
     """The Message this row holds; raises UnreadableMessageError when its content or headers cannot be decoded."""
-    return read(tuple([row[name] for name in READ]), row["lock_token"], row["epoch"])
+    return read(tuple([row[name] for name in READ]), row["lock_token"])
+
+
+def legible(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """These values of READ as people can look at them, though they cannot be decoded: the content as plain text."""
+    plain = {"encoding": m.TEXT, "headers": None}
+    return tuple([plain.get(name, _fitted(name, value)) for name, value in zip(READ, row, strict=True)])
+
+
+def _fitted(name: str, value: Any) -> Any:
+    if value is None or type(value) is _kind(name):
+        return value
+    if _kind(name) is int:
+        return 0
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _faults(row: tuple[Any, ...]) -> str:
+    """What in these values of READ is not what its column is for.
+
+    SQLite lets people write anything into any column. The values themselves are not for a log.
+    """
+    wrong = [
+        f"{name} is {'not UTF-8' if isinstance(value, bytes) and _kind(name) is str else type(value).__name__}"
+        for name, value in zip(READ, row, strict=True)
+        if value is not None and type(value) is not _kind(name)
+    ]
+    return f"message {row[_ID]!s} has values its columns are not for: {', '.join(wrong)}"
+
+
+def _kind(name: str) -> type:
+    return int if name in _NUMBERS else str
 
 
 def state_of(table: sa.Table, now: int) -> sa.Label[str]:

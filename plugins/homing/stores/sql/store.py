@@ -40,7 +40,7 @@ from homing.stores.sql.wake_up import WakeUp
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
-_TOKEN, _EPOCH, _ID = (rows.READ.index(name) for name in ("lock_token", "epoch", "id"))
+_TOKEN, _ID = rows.READ.index("lock_token"), rows.READ.index("id")
 
 
 def open_sql_store(url: str) -> SqlStore:
@@ -342,9 +342,8 @@ class SqlStore(Store):
         """The claimed rows as messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
         token, messages = claimed.token, []
         for row in claimed.rows:
-            again = row[_TOKEN] == token
             try:
-                messages.append(rows.read(row, token, row[_EPOCH] + (0 if again else 1)))
+                messages.append(rows.read(row, token, 0 if row[_TOKEN] == token else 1))
             except UnreadableMessageError as error:
                 bury = self._settlements.bury(contract.UNREADABLE, str(error))
                 self._settlements.apply([([Known(row[_ID], token, row[0])], bury)])
