@@ -38,7 +38,7 @@ def test_every_option_of_the_sql_stores_is_documented_with_its_default() -> None
 
     assert set(documented) == set(OPTION_NAMES)
     for field in fields(Properties):
-        assert float(documented[field.name]) == field.default, field.name
+        assert type(field.default)(documented[field.name].strip("`")) == field.default, field.name
 
 
 def test_every_transition_of_the_diagram_names_a_test_that_exists() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
-from homing.message import Message, decode
-from homing.pipeline.failure import build_record, read_record
+from homing.message import BASE64, Message, decode, encode
+from homing.pipeline.failure import as_json, build_record, read_record
 from homing.stores.sql import rows
 
 #: Marks a message whose content is a failure record.
@@ -129,5 +129,8 @@ def _first_record(row: Row, about: dict[str, Any]) -> dict[str, Any]:
     except UnreadableMessageError:
         # Kept to the letter: once whatever wrote it is understood, it can still be read.
         record = build_record(Message(row["id"], "", sequence_number=row["sequence"]), {}, **about)
-        record["message"].update(encoding=row["encoding"], body=row["message"], raw_headers=row["headers"])
+        letters = {"encoding": row["encoding"], "body": row["message"], "raw_headers": row["headers"]}
+        if isinstance(row["message"], bytes):
+            letters.update(encoding=BASE64, body=encode(row["message"]).body)
+        record["message"].update({name: as_json(value) for name, value in letters.items()})
         return record

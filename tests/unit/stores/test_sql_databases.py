@@ -304,6 +304,22 @@ def test_a_store_with_a_rate_hands_out_no_more(database: str) -> None:
         assert len(store.claim(20)) <= 1
 
 
+def test_a_claim_without_a_limit_takes_the_batch_size_as_it_is_now(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.stores.sql.properties._REFRESH", 0.0)
+    with opened(database, batch_size=2) as consumer, opened(database) as admin:
+        consumer.store_many(range(10))
+        assert [message.content for message in consumer.claim()] == [0, 1]
+
+        admin.configure(batch_size=3)
+
+        assert [message.content for message in consumer.claim()] == [2, 3, 4]
+        assert len(consumer.claim(1)) == 1
+        with pytest.raises(ConfigurationError, match="batch_size is a positive number, not '0'"):
+            opened(database, batch_size=0)
+
+
 def test_changed_properties_reach_a_running_consumer(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(properties, "_REFRESH", 0.05)
     with opened(database, ack_wait=7) as running, opened(database) as admin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,10 +18,12 @@ from homing.store import CRASHED, EXPIRED, BatchLease
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import NEEDED, READ
+from homing.stores.sql.statements import Statements
 
 _TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
-_KEPT = 100  # statements
 _SWEEP = 1.0  # seconds
+_EARLY = "early"  # stored by plain SQL to be delivered later
+_LARGEST = 2**31 - 1
 USUAL = 0  # the priority of a message whose sender said nothing about it
 _SPREAD = 97  # a prime: rows are spread by their sequence number over so many places
 
@@ -82,7 +84,7 @@ class Claims:
         self._less_urgent = _priorities(table, table.c.priority > USUAL)
         self._low = 0
         self._swept = 0.0
-        self._statements: dict[Shape, sa.Select[Any]] = {}
+        self._statements = Statements()
 
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
         """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
@@ -200,35 +202,28 @@ class Claims:
             if left > 0:
                 shape = Shape(left, wanted.contents, wanted.partitions is not None, bucket is None, unless_urgent)
                 values = {"of_priority": priority, "low": low, "now": now, "of_bucket": bucket}
-                found += fetch(connection, self._due(shape), values)
+                found += fetch(connection, self._statements.get(self._due, shape), values)
         return found
 
     def _due(self, shape: Shape) -> sa.Select[Any]:
-        """The first due messages of one priority, in the order of the index, which ends where nothing more is due.
-
-        Built once and kept: putting it together takes longer than running it for one message.
-        """
-        if shape not in self._statements:
-            c = self._table.c
-            statement = (
-                self._select(shape.contents)
-                .where(c.priority == sa.bindparam("of_priority"))
-                .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
-                .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
-                .order_by(c.time_next, c.sequence)
-                # A literal: a plan made for any limit would rather sort the whole table.
-                .limit(sa.literal_column(str(shape.limit)))
-            )
-            if shape.partitioned:
-                statement = statement.where(c.bucket == (None if shape.no_bucket else sa.bindparam("of_bucket")))
-            if shape.unless_urgent:
-                u = self._table.alias("urgent")
-                urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)
-                statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
-            if len(self._statements) > _KEPT:
-                self._statements.clear()
-            self._statements[shape] = self._database.dialect.lock_free_rows(statement)
-        return self._statements[shape]
+        """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
+        c = self._table.c
+        statement = (
+            self._select(shape.contents)
+            .where(c.priority == sa.bindparam("of_priority"))
+            .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
+            .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
+            .order_by(c.time_next, c.sequence)
+            # A literal: a plan made for any limit would rather sort the whole table.
+            .limit(sa.literal_column(str(shape.limit)))
+        )
+        if shape.partitioned:
+            statement = statement.where(c.bucket == (None if shape.no_bucket else sa.bindparam("of_bucket")))
+        if shape.unless_urgent:
+            u = self._table.alias("urgent")
+            urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)
+            statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
+        return self._database.dialect.lock_free_rows(statement)
 
     def _overtakes(self) -> sa.Exists:
         """Whether an unfinished message of the same session is before this one."""
@@ -246,7 +241,7 @@ class Claims:
             statement = statement.with_for_update()
         found: list[Any] = []
         for row in fetch(connection, statement):
-            if (row[_NEXT] or row[_SCHEDULED]) > now:
+            if _is_later(row, now):
                 return found if row[_TOKEN] is None else []
             found.append(row)
         return found
@@ -274,61 +269,64 @@ class Claims:
 
     def _lease(self, connection: Connection, found: Sequence[Any], wanted: Wanted, claimed: Claimed, now: int) -> None:
         """Puts these rows under the lease, save those that come to another end."""
-        taken: list[Any] = []
-        early: list[int] = []
-        dead: dict[str, list[int]] = {CRASHED: [], EXPIRED: []}
+        fates: dict[str | None, list[Any]] = {None: [], _EARLY: [], CRASHED: [], EXPIRED: []}
+        taken, early = fates[None], fates[_EARLY]
         for row in found:
             if row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None:
                 taken.append(row)  # nobody had it before, and nothing is special about it
-                continue
-            sequence, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
-            if due == 0 and scheduled > now:
-                early.append(sequence)
-            elif token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
-                dead[CRASHED].append(sequence)
-            elif life is not None and scheduled + life <= now and wanted.ids is None:
-                dead[EXPIRED].append(sequence)
             else:
-                taken.append(row)
-        self._update(connection, early, {"time_next": self._table.c.time_scheduled})
-        for reason, sequences in dead.items():
-            self._update(connection, sequences, self._dead(reason, wanted.properties.max_deliveries, now))
-        values = self._leased(wanted, claimed.token, now)
-        self._update(connection, [row[0] for row in taken], values)
+                fates[_fate(row, wanted, now)].append(row)
+        if early:
+            self._update(connection, early, self._changes({"time_next": self._table.c.time_scheduled}))
+        for reason in (CRASHED, EXPIRED):
+            if fates[reason]:
+                dead = self._changes(self._dead(reason, wanted.properties.max_deliveries, now))
+                self._update(connection, fates[reason], dead)
+        self._update(connection, taken, *self._leases(wanted, claimed.token, now))
         claimed.size += len(taken)
         if wanted.contents:
             claimed.rows += taken
 
-    def _leased(self, wanted: Wanted, token: str, now: int) -> dict[str, Any]:
-        c = self._table.c
+    def _leases(self, wanted: Wanted, token: str, now: int) -> tuple[sa.Update, dict[str, Any]]:
+        """The statement that leases, and its parameters."""
+        own, batch, named = wanted.lease is None, wanted.batch_id is not None, wanted.ids is not None
+        properties = wanted.properties if own else None
+        parameters: dict[str, Any] = {"now": now, "token": token}
+        if wanted.lease is not None:
+            parameters["until"] = now + int(wanted.lease * NANOSECONDS)
+        if batch:
+            parameters["batch"] = wanted.batch_id
+        return self._statements.get(self._leasing, properties, batch, named), parameters
+
+    def _leasing(self, properties: Properties | None, batch: bool, named: bool) -> sa.Update:
+        """`properties` of the store whose own lease it is; None when the lease was asked for."""
+        c, now, token = self._table.c, sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("token", type_=sa.String)
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
         # In this order: MySQL assigns from left to right, and each assignment sees those before it.
         values: dict[str, Any] = {
-            "crashes": c.crashes + sa.case((ran_out, 1), else_=0),
-            "time_next": self._until(wanted.lease, wanted.properties, now),
-            "epoch": c.epoch + sa.case((c.lock_token == token, 0), else_=1),
+            "crashes": _one_more(c.crashes, ran_out),
+            "time_next": sa.bindparam("until") if properties is None else now + self._own_lease(properties),
+            "epoch": _one_more(c.epoch, c.lock_token.is_(None) | (c.lock_token != token)),
             "lock_token": token,
         }
-        if wanted.batch_id is not None:
-            values["batch_id"] = wanted.batch_id
-        if wanted.ids is not None:
+        if batch:
+            values["batch_id"] = sa.bindparam("batch")
+        if named:
             values["time_dead"] = None
-        return values
+        return self._changes(values)
 
-    def _until(self, lease: float | None, properties: Properties, now: int) -> Any:
-        """The end of the lease: what was asked for, or the store's own, doubled with each delivery up to its cap."""
-        if lease is not None:
-            return now + int(lease * NANOSECONDS)
+    def _own_lease(self, properties: Properties) -> Any:
+        """How long the store's own lease is: doubled with each delivery up to its cap."""
         c = self._table.c
         *growing, cap = properties.doublings(properties.ack_wait)
 
-        def end(wait: int, jitter: float) -> Any:
+        def length(wait: int, jitter: float) -> Any:
             spread = c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger)
-            return sa.literal(now + wait, sa.BigInteger) + (spread if jitter else 0)
+            return sa.literal(wait, sa.BigInteger) + (spread if jitter else 0)
 
-        ends = [(c.epoch == n, end(wait, properties.jitter if n else 0.0)) for n, wait in enumerate(growing)]
-        last = end(cap, properties.jitter if growing else 0.0)
-        return sa.case(*ends, else_=last) if ends else last
+        lengths = [(c.epoch == n, length(wait, properties.jitter if n else 0.0)) for n, wait in enumerate(growing)]
+        last = length(cap, properties.jitter if growing else 0.0)
+        return sa.case(*lengths, else_=last) if lengths else last
 
     def _dead(self, reason: str, max_deliveries: int, now: int) -> dict[str, Any]:
         why = "it was due for longer than its time to live"
@@ -342,12 +340,51 @@ class Claims:
             "dead_letter_description": why,
             "dead_letter_source": self._name,
         }
-        return {**values, "crashes": self._table.c.crashes + 1} if reason == CRASHED else values
+        return {**values, "crashes": _one_more(self._table.c.crashes, sa.true())} if reason == CRASHED else values
 
-    def _update(self, connection: Connection, sequences: Sequence[int], values: dict[str, Any]) -> None:
-        for chunk in chunks(sequences, self._database.dialect.chunk):
-            mine = self._database.dialect.among(self._table.c.sequence, chunk)
-            connection.execute(self._table.update().where(mine).ordered_values(*values.items()))
+    def _changes(self, values: dict[str, Any]) -> sa.Update:
+        """A statement that changes the rows given under `keys`."""
+        mine = self._database.dialect.is_in(self._table.c.sequence, sa.bindparam("keys"))
+        return self._table.update().where(mine).ordered_values(*values.items())
+
+    def _update(
+        self,
+        connection: Connection,
+        found: Sequence[Any],
+        statement: sa.Update,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        dialect = self._database.dialect
+        for chunk in chunks([row[0] for row in found], dialect.chunk):
+            keys = dialect.listed(self._table.c.sequence, chunk)
+            connection.execute(statement, {**(parameters or {}), "keys": keys})
+
+
+def _fate(row: Sequence[Any], wanted: Wanted, now: int) -> str | None:
+    """What a due message comes to instead of being leased; None for nothing else."""
+    _, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
+    try:
+        if due == 0 and scheduled > now:
+            return _EARLY
+        if token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
+            return CRASHED
+        if life is not None and scheduled + life <= now and wanted.ids is None:
+            return EXPIRED
+    except TypeError:
+        return None  # people wrote something else than numbers there: whoever reads it will say so
+    return None
+
+
+def _is_later(row: Sequence[Any], now: int) -> bool:
+    try:
+        return bool((row[_NEXT] or row[_SCHEDULED]) > now)
+    except TypeError:
+        return False
+
+
+def _one_more(column: sa.Column[Any], when: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+    """The column counted up, unless somebody wrote the largest number into it that it holds."""
+    return column + sa.case((when & (column < _LARGEST), 1), else_=0)
 
 
 def _priorities(table: Table, where: sa.ColumnElement[bool]) -> sa.Select[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from homing.errors import MissingExtraError, StoreError, StoreUnavailableError
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.schema import NowInNanoseconds
+
+log = logging.getLogger(__name__)
 
 NANOSECONDS = 1_000_000_000
 
@@ -48,6 +51,9 @@ class Database:
         self._clock = clock or time.time_ns
         self._measures = url.get_backend_name() != "sqlite"  # whose clock is that of this machine
         self._skew = 0
+        self._takes_bytes = False
+        if url.get_backend_name() == "sqlite":
+            sqlalchemy.event.listen(self._engine, "connect", self._set_up_text)
         self.dialect: Dialect = DIALECTS[url.get_backend_name()]
 
     def now(self) -> int:
@@ -70,7 +76,8 @@ class Database:
     def write(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` in a transaction: committed when it returns, or nothing of it happened.
 
-        `work` may run again: after a deadlock, or once when the connection turned out to be lost before the commit.
+        `work` may run again: after a deadlock, once when the connection turned out to be lost before the commit, and
+        once when it came upon a text that is none.
         """
         with self.translated("write to"):
             self._make_schema()
@@ -82,7 +89,7 @@ class Database:
                         ready_to_commit = True
                 except DBAPIError as error:
                     lost = error.connection_invalidated and not ready_to_commit and attempt == 0
-                    if attempt + 1 == _TRIES or not (lost or _asks_again(error)):
+                    if attempt + 1 == _TRIES or not (lost or _asks_again(error) or self._can_take_bytes(error)):
                         raise
                     time.sleep(0 if lost else 0.001 * 2**attempt)
                 else:
@@ -97,10 +104,24 @@ class Database:
                 with self._reader.begin() as connection:
                     return work(connection)
             except DBAPIError as error:
-                if not error.connection_invalidated:
+                if not (error.connection_invalidated or self._can_take_bytes(error)):
                     raise
             with self._reader.begin() as connection:
                 return work(connection)
+
+    def _can_take_bytes(self, error: DBAPIError) -> bool:
+        """Whether this was a text in SQLite that is not UTF-8, and the next try will get it as bytes."""
+        if self._takes_bytes or "Could not decode to UTF-8" not in str(error.orig):
+            return False
+        log.warning("store %r holds a text that is not UTF-8: reading it as bytes from now on", self._name)
+        self._takes_bytes = True
+        self._engine.dispose()
+        return True
+
+    def _set_up_text(self, connection: Any, _record: Any) -> None:
+        # Only once it is needed: the driver is faster at texts that are what they should be.
+        if self._takes_bytes:
+            connection.text_factory = _text_or_bytes
 
     @contextmanager
     def within(self, transaction: Any) -> Iterator[Connection]:
@@ -175,6 +196,13 @@ def fetch(
             return list(result.cursor.fetchall())
     finally:
         result.close()
+
+
+def _text_or_bytes(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -56,12 +56,16 @@ class Dialect:
 
     def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Whether the column is one of these values, of which there may be `chunk`."""
-        if isinstance(column.type, sa.Integer):
-            # Numbers go as one text, which the server reads faster than the driver writes an array.
-            text = sa.literal("{" + ",".join(map(str, values)) + "}")
-            return column == sa.any_(sa.cast(text, postgresql.ARRAY(sa.BigInteger)))
-        kind = postgresql.ARRAY(sa.Text)
-        return column == sa.any_(sa.bindparam("among", list(values), type_=kind, unique=True))
+        return self.is_in(column, sa.bindparam("among", self.listed(column, values), unique=True))
+
+    def is_in(self, column: sa.Column[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+        """The same for values that are named now and given, as `listed` writes them, when the statement is run."""
+        kind = sa.BigInteger if isinstance(column.type, sa.Integer) else sa.Text
+        return column == sa.any_(sa.cast(parameter, postgresql.ARRAY(kind)))
+
+    def listed(self, column: sa.Column[Any], values: Sequence[Any]) -> Any:
+        # Numbers go as one text, which the server reads faster than the driver writes an array.
+        return "{" + ",".join(map(str, values)) + "}" if isinstance(column.type, sa.Integer) else list(values)
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
         """The statement, passing over rows that somebody else is just taking."""
@@ -88,9 +92,11 @@ class Sqlite(Dialect):
         insert = sqlite.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
 
-    def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-        each = sa.func.json_each(json.dumps(list(values)))
-        return column.in_(sa.select(sa.literal_column("value")).select_from(each))
+    def is_in(self, column: sa.Column[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+        return column.in_(sa.select(sa.literal_column("value")).select_from(sa.func.json_each(parameter)))
+
+    def listed(self, column: sa.Column[Any], values: Sequence[Any]) -> Any:
+        return json.dumps(list(values))
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
         return statement
@@ -116,8 +122,11 @@ class Mysql(Dialect):
         changes = _changes(table, keys, insert.inserted, changed)
         return insert.on_duplicate_key_update(list(changes.items()))
 
-    def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-        return column.in_(list(values))
+    def is_in(self, column: sa.Column[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+        return column.in_(sa.bindparam(parameter.key, parameter.value, expanding=True, unique=parameter.unique))
+
+    def listed(self, column: sa.Column[Any], values: Sequence[Any]) -> Any:
+        return list(values)
 
     def lock_schema(self, connection: Connection) -> None:
         connection.execute(sa.select(sa.func.get_lock("homing_schema", 60)))

@@ -25,6 +25,9 @@ _STEPS = 100  # after so many deliveries no delay grows any more
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,50}")
 
 
+KEPT, REMOVED = "kept", "removed"
+
+
 @dataclass(frozen=True)
 class Properties:
     """How a store behaves. Durations in seconds; changes reach running consumers within seconds."""
@@ -47,20 +50,32 @@ class Properties:
     duplicate_window: float = 0.0
     #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
     purge_after: float = 0.0
+    #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; or `removed` at once.
+    acknowledged: str = KEPT
+    #: How many messages a claim takes that does not say how many.
+    batch_size: int = 100
     #: At most so many messages are claimed per second by this consumer; 0: no limit.
     rate: float = 0.0
 
     def changed(self, values: Mapping[str, Any]) -> Properties:
         """These properties with some replaced; raises ConfigurationError for one that does not exist or fit."""
         known = {field.name: type(field.default) for field in fields(self)}
-        converted = {}
+        converted: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
                 raise ConfigurationError(f"a SQL store has no property {name!r}; it has {', '.join(known)}")
-            converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0))
+            if name in _CHOICES:
+                converted[name] = _choice(name, value)
+            else:
+                converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0))
         properties = replace(self, **converted)
         properties.backoff_policy()
         return properties
+
+    @property
+    def removes_acknowledged(self) -> bool:
+        """A window in which ids are known needs their messages."""
+        return self.acknowledged == REMOVED and not self.duplicate_window
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,7 +103,8 @@ def _delays(policy: RetryPolicy) -> list[int]:
 
 
 # Those that must be more than nothing.
-_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0}
+_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0}
+_CHOICES = {"acknowledged": (KEPT, REMOVED)}
 
 
 @dataclass(frozen=True)
@@ -210,6 +226,12 @@ def _read_columns(text: str) -> dict[str, str]:
             )
         columns[name] = kind or "text"
     return columns
+
+
+def _choice(name: str, value: Any) -> str:
+    if value not in _CHOICES[name]:
+        raise ConfigurationError(f"the store option {name} is one of {', '.join(_CHOICES[name])}, not {value!r}")
+    return str(value)
 
 
 def _number(name: str, value: Any, kind: type, minimum: float) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from homing import message as m
-from homing.errors import UnstorableContentError
+from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS
 
@@ -22,13 +22,27 @@ _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is sa
 
 #: What claiming needs to know of a row.
 NEEDED = ("sequence", "epoch", "crashes", "lock_token", "time_next", "time_scheduled", "time_to_live")
+# What most messages leave empty, by its column and its field.
+_RARE = {
+    "content_type": "content_type",
+    "correlation_id": "correlation_id",
+    "session_id": "session_id",
+    "partition_key": "partition_key",
+    "subject": "subject",
+    "recipient": "to",
+    "reply_to": "reply_to",
+    "dead_letter_reason": "dead_letter_reason",
+    "dead_letter_description": "dead_letter_description",
+    "dead_letter_source": "dead_letter_source",
+}
 #: What `read` takes, in this order.
-READ = (
-    *NEEDED,
-    "id", "message", "encoding", "content_type", "headers", "correlation_id", "session_id", "partition_key", "subject",
-    "recipient", "reply_to", "priority", "time_created", "dead_letter_reason", "dead_letter_description",
-    "dead_letter_source",
-)  # fmt: skip
+READ = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "headers", *_RARE)
+_RARE_FROM = len(READ) - len(_RARE)
+_ID = READ.index("id")
+_NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
+_NOTHING = (None,) * len(_RARE)
+_TEXTS = frozenset({str, type(None)})
+_BLANK = dict(vars(Message("", None)))
 
 
 def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence[str] = ()) -> dict[str, Any]:
@@ -98,48 +112,74 @@ def bucket_of(key: str, partitions: int) -> int:
     return zlib.crc32(key.encode("utf-8")) % partitions
 
 
-def read(row: Sequence[Any], lock_token: str | None, delivery_count: int) -> Message:
-    """The Message in these values of READ; raises UnreadableMessageError when they cannot be decoded."""
-    (
-        sequence, _, _, _, _, scheduled, time_to_live, message_id, body, encoding, content_type, headers,
-        correlation_id, session_id, partition_key, subject, to, reply_to, priority, created, reason, description,
-        source,
-    ) = row  # fmt: skip
+def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message:
+    """The Message in these values of READ, delivered `more` times than they say.
+
+    Raises UnreadableMessageError when they cannot be decoded, or are not what their columns are for.
+    """
+    sequence, epoch, _, _, _, scheduled, life, created, priority, message_id, body, encoding, headers = row[:_RARE_FROM]
+    numbers = type(epoch) is type(scheduled) is type(created) is type(priority) is int
+    if not (numbers and type(message_id) is type(body) is str):
+        raise UnreadableMessageError(_faults(row))
+    fields = _BLANK.copy()
+    fields["id"] = message_id
+    fields["content"] = body if encoding == m.TEXT else m.decode(encoding, body, message_id)
+    fields["headers"] = m.decode_headers(headers, message_id) if headers else {}
+    fields["priority"] = priority
+    fields["sequence_number"] = sequence
+    fields["delivery_count"] = epoch + more
+    fields["enqueued_at"] = from_nanoseconds(created)
+    if lock_token is not None:
+        fields["lock_token"] = lock_token
+        fields["state"] = m.LEASED
+    if scheduled > created:
+        fields["scheduled_at"] = from_nanoseconds(scheduled)
+    rare = row[_RARE_FROM:]
+    if rare != _NOTHING or life is not None:
+        if not (_TEXTS.issuperset(map(type, rare)) and (life is None or type(life) is int)):
+            raise UnreadableMessageError(_faults(row))
+        fields.update(zip(_RARE.values(), rare, strict=True))
+        fields["time_to_live"] = None if life is None else timedelta(microseconds=life // 1000)
     message = object.__new__(Message)
     # The same as Message(...), which sets its frozen fields one by one: this is done for every message claimed.
-    object.__setattr__(
-        message,
-        "__dict__",
-        {
-            "id": message_id,
-            "content": body if encoding == m.TEXT else m.decode(encoding, body, message_id),
-            "content_type": content_type,
-            "headers": m.decode_headers(headers, message_id) if headers else {},
-            "correlation_id": correlation_id,
-            "session_id": session_id,
-            "partition_key": partition_key,
-            "subject": subject,
-            "to": to,
-            "reply_to": reply_to,
-            "priority": priority,
-            "time_to_live": None if time_to_live is None else timedelta(microseconds=time_to_live // 1000),
-            "sequence_number": sequence,
-            "lock_token": lock_token,
-            "delivery_count": delivery_count,
-            "enqueued_at": from_nanoseconds(created),
-            "scheduled_at": from_nanoseconds(scheduled) if scheduled > created else None,
-            "dead_letter_reason": reason,
-            "dead_letter_description": description,
-            "dead_letter_source": source,
-            "state": m.AVAILABLE if lock_token is None else m.LEASED,
-        },
-    )
+    object.__setattr__(message, "__dict__", fields)
     return message
 
 
 def to_message(row: Mapping[str, Any]) -> Message:
     """The Message this row holds; raises UnreadableMessageError when its content or headers cannot be decoded."""
-    return read([row[name] for name in READ], row["lock_token"], row["epoch"])
+    return read(tuple([row[name] for name in READ]), row["lock_token"])
+
+
+def legible(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """These values of READ as people can look at them, though they cannot be decoded: the content as plain text."""
+    plain = {"encoding": m.TEXT, "headers": None}
+    return tuple([plain.get(name, _fitted(name, value)) for name, value in zip(READ, row, strict=True)])
+
+
+def _fitted(name: str, value: Any) -> Any:
+    if value is None or type(value) is _kind(name):
+        return value
+    if _kind(name) is int:
+        return 0
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _faults(row: tuple[Any, ...]) -> str:
+    """What in these values of READ is not what its column is for.
+
+    SQLite lets people write anything into any column. The values themselves are not for a log.
+    """
+    wrong = [
+        f"{name} is {'not UTF-8' if isinstance(value, bytes) and _kind(name) is str else type(value).__name__}"
+        for name, value in zip(READ, row, strict=True)
+        if value is not None and type(value) is not _kind(name)
+    ]
+    return f"message {row[_ID]!s} has values its columns are not for: {', '.join(wrong)}"
+
+
+def _kind(name: str) -> type:
+    return int if name in _NUMBERS else str
 
 
 def state_of(table: sa.Table, now: int) -> sa.Label[str]:

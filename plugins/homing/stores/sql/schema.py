@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
@@ -109,6 +109,8 @@ def messages_table(store: str, columns: Mapping[str, str] | None = None, *, part
         Column("dead_letter_source", String(255)),
         # Version 2.
         Column("bucket", Integer),
+        # SQLite takes anything for a number. In other columns that is found and kept aside; here it never would be.
+        CheckConstraint("typeof(time_next) IN ('integer', 'null')").ddl_if(dialect="sqlite"),
         *(Column(name, COLUMN_TYPES[kind]) for name, kind in (columns or {}).items()),
         **_OPTIONS,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -15,26 +16,36 @@ from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.properties import Properties
-
-Change = Mapping[str, Any]
+from homing.stores.sql.statements import Statements
 
 _SPREAD = 1000  # how many different ends the waits of messages released together have
 
 
-class Held(NamedTuple):
-    """A message somebody says he holds: known by its place in the table where possible, which is the faster way."""
+@dataclass(frozen=True)
+class Change:
+    """What is written on a message that is settled."""
+
+    values: Mapping[str, Any]
+    #: What depends on the row.
+    computed: Mapping[str, sa.ColumnElement[Any]] = field(default_factory=dict)
+    #: Whether the message is removed instead, unless it belongs to a batch: that may be asked for by its id again.
+    removes: bool = False
+
+
+class Known(NamedTuple):
+    """A message known by its id and the token of its lease."""
 
     id: str
-    token: str
-    sequence: int | None = None
+    lock_token: str
+    sequence_number: int | None = None
+
+
+#: A message somebody says he holds: found by its place in the table where that is known, which is the faster way.
+Held = Known | Message
 
 
 class NotHeldError(Exception):
     """Ends the transaction in which some messages turned out not to be held; the store then says which and why."""
-
-
-def held(message: Message) -> Held:
-    return Held(message.id, message.lock_token or "", message.sequence_number)
 
 
 class Settlements:
@@ -44,33 +55,37 @@ class Settlements:
         self._database = database
         self._table = table
         self._name = name
+        self._statements = Statements()
 
     # -- the changes -------------------------------------------------------------------------------------------
 
-    def finish(self) -> Change:
-        return {"time_acked": self._database.now(), "time_next": None, "lock_token": None}
+    def finish(self, properties: Properties) -> Change:
+        values = {"time_acked": self._database.now(), "time_next": None, "lock_token": None}
+        return Change(values, removes=properties.removes_acknowledged)
 
     def release(self, properties: Properties) -> Change:
         """Retrievable again at once, or after its back-off."""
         c, now = self._table.c, self._database.now()
-        due: Any = now
-        if properties.backoff:
-            jitter = properties.backoff_jitter
+        free = {"lock_token": None, "batch_id": None}
+        if not properties.backoff:
+            return Change({"time_next": now, **free})
+        jitter = properties.backoff_jitter
 
-            def end(wait: int) -> Any:
-                spread = c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger)
-                return sa.literal(now + wait, sa.BigInteger) - (spread if jitter else 0)
+        def end(wait: int) -> sa.ColumnElement[Any]:
+            due = sa.literal(now + wait, sa.BigInteger)
+            return (
+                due - c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger) if jitter else due
+            )
 
-            *growing, cap = map(end, properties.backoffs())
-            waits = [(c.epoch <= n, wait) for n, wait in enumerate(growing, start=1)]
-            due = sa.case(*waits, else_=cap) if waits else cap
-        return {"time_next": due, "lock_token": None, "batch_id": None}
+        *growing, cap = map(end, properties.backoffs())
+        waits = [(c.epoch <= n, wait) for n, wait in enumerate(growing, start=1)]
+        return Change(free, computed={"time_next": sa.case(*waits, else_=cap) if waits else cap})
 
     def put_aside(self) -> Change:
-        return {"time_next": None, "lock_token": None, "batch_id": None}
+        return Change({"time_next": None, "lock_token": None, "batch_id": None})
 
     def bury(self, reason: str, description: str | None) -> Change:
-        return {
+        values = {
             "time_dead": self._database.now(),
             "time_next": None,
             "lock_token": None,
@@ -78,9 +93,10 @@ class Settlements:
             "dead_letter_reason": reason,
             "dead_letter_description": description,
         }
+        return Change(values)
 
     def extend(self, lease: float) -> Change:
-        return {"time_next": self._database.now() + int(lease * NANOSECONDS)}
+        return Change({"time_next": self._database.now() + int(lease * NANOSECONDS)})
 
     # -- making them -------------------------------------------------------------------------------------------
 
@@ -101,18 +117,54 @@ class Settlements:
             self._explain([message for messages, _ in changes for message in messages], transaction)
 
     def _change(self, connection: Connection, messages: Sequence[Held], change: Change) -> None:
-        c, now = self._table.c, self._database.now()
+        dialect, now = self._database.dialect, self._database.now()
         by_token: dict[str, list[Held]] = {}
-        for token, neighbours in groupby(messages, key=itemgetter(1)):
-            by_token.setdefault(token, []).extend(neighbours)
+        for token, neighbours in groupby(messages, key=attrgetter("lock_token")):
+            by_token.setdefault(token or "", []).extend(neighbours)
         for token, group in by_token.items():
-            # "+ 0" keeps a planner from looking for these few messages among all that are leased.
-            mine = (c.lock_token == token) & (c.time_next + sa.literal_column("0") > now)
-            for column, keys in _keys(self._table, group):
-                for chunk in chunks(keys, self._database.dialect.chunk):
-                    where = self._database.dialect.among(column, chunk) & mine
-                    if connection.execute(self._table.update().where(where).values(**change)).rowcount != len(chunk):
-                        raise NotHeldError
+            column, keys = self._keys(group)
+            for chunk in chunks(keys, dialect.chunk):
+                parameters = {"keys": dialect.listed(column, chunk), "token": token, "now": now}
+                if self._change_rows(connection, column, change, parameters, len(chunk)) != len(chunk):
+                    raise NotHeldError
+
+    def _change_rows(
+        self, connection: Connection, column: sa.Column[Any], change: Change, parameters: dict[str, Any], expected: int
+    ) -> int:
+        """How many of these rows were changed, or removed."""
+        changed = 0
+        if change.removes:
+            remove = self._statements.get(self._removing, column.name)
+            changed = connection.execute(remove, parameters).rowcount
+        if changed < expected:
+            update = self._statements.get(self._changing, column.name, *change.values)
+            if change.computed:
+                update = update.values(**change.computed)
+            parameters |= {f"new_{name}": value for name, value in change.values.items()}
+            changed += connection.execute(update, parameters).rowcount
+        return changed
+
+    def _changing(self, key: str, *names: str) -> sa.Update:
+        values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
+        return self._table.update().where(self._mine(key)).values(**values)
+
+    def _removing(self, key: str) -> sa.Delete:
+        return self._table.delete().where(self._mine(key), self._table.c.batch_id.is_(None))
+
+    def _mine(self, key: str) -> sa.ColumnElement[bool]:
+        """Whether a row is one of those meant, and held."""
+        c = self._table.c
+        # "+ 0" keeps a planner from looking for these few messages among all that are leased.
+        lasts = c.time_next + sa.literal_column("0") > sa.bindparam("now")
+        meant = self._database.dialect.is_in(c[key], sa.bindparam("keys"))
+        return sa.and_(meant, c.lock_token == sa.bindparam("token"), lasts)
+
+    def _keys(self, messages: Sequence[Held]) -> tuple[sa.Column[Any], list[Any]]:
+        """A column that finds these messages, and what it holds."""
+        numbers = [message.sequence_number for message in messages]
+        if None not in numbers:
+            return self._table.c.sequence, numbers
+        return self._table.c.id, [message.id for message in messages]
 
     def _explain(self, messages: Sequence[Held], transaction: Any) -> None:
         """Says why the first of these that is not held cannot be settled."""
@@ -126,7 +178,7 @@ class Settlements:
             row = found.get(message.id)
             if row is None or row.time_next is None or row.lock_token is None or message.id in seen:
                 raise NotInFlightError(f"message {message.id} in store {self._name!r} is unknown or already finished")
-            if row.lock_token != message.token or row.time_next <= now:
+            if row.lock_token != message.lock_token or row.time_next <= now:
                 break
             seen.add(message.id)
         raise LeaseLostError(
@@ -140,11 +192,3 @@ class Settlements:
             statement = sa.select(c.id, c.lock_token, c.time_next).where(self._database.dialect.among(c.id, chunk))
             found.update((row.id, row) for row in connection.execute(statement))
         return found
-
-
-def _keys(table: Table, messages: Collection[Held]) -> list[tuple[Any, list[Any]]]:
-    """The messages by a column that finds them."""
-    numbers = [message.sequence for message in messages]
-    if None not in numbers:
-        return [(table.c.sequence, numbers)]
-    return [(table.c.id, [message.id for message in messages])]

@@ -34,13 +34,13 @@ from homing.stores.sql.properties import (
     read_options,
 )
 from homing.stores.sql.schema import messages_table, registry_table
-from homing.stores.sql.settlements import Held, Settlements, held
+from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
-_TOKEN, _EPOCH, _ID = (rows.READ.index(name) for name in ("lock_token", "epoch", "id"))
+_TOKEN, _ID = rows.READ.index("lock_token"), rows.READ.index("id")
 
 
 def open_sql_store(url: str) -> SqlStore:
@@ -92,7 +92,7 @@ class SqlStore(Store):
         self._batches = Batches(self._database, self._table)
         self._wake_up = WakeUp(self._database, self._table.name, self._views.next_due)
         self._rate = RateLimit()
-        self._in_flight: dict[str, tuple[str, int | None]] = {}
+        self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
@@ -145,13 +145,16 @@ class SqlStore(Store):
 
     def claim(
         self,
-        limit: int,
+        limit: int | None = None,
         *,
         batch_id: str | None = None,
         lease: float | None = None,
         session_id: str | None = None,
         partitions: Collection[int] | None = None,
     ) -> list[Message]:
+        """As in the contract; without a `limit`, the store's `batch_size`."""
+        if limit is None:
+            limit = self._live.current().batch_size
         wanted = Wanted(limit, batch_id, lease, session_id=session_id, partitions=self._share(partitions))
         return self._hand_out(self._claim(wanted))
 
@@ -161,7 +164,7 @@ class SqlStore(Store):
         outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
         if len(outcomes) != len(messages):
             raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
-        self._settle([held(message) for message in messages], outcomes, transaction)
+        self._settle(messages, outcomes, transaction)
 
     def renew(self, held_: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held_, BatchLease):
@@ -169,7 +172,7 @@ class SqlStore(Store):
                 raise LeaseLostError(f"the lease on batch {held_.batch_id} in store {self.name!r} ran out or was taken")
             return
         messages = [held_] if isinstance(held_, Message) else held_
-        self._settlements.apply([([held(message) for message in messages], self._settlements.extend(lease))])
+        self._settlements.apply([(messages, self._settlements.extend(lease))])
 
     # -- other ends a message can come to ----------------------------------------------------------------------
 
@@ -302,7 +305,7 @@ class SqlStore(Store):
     def settle_batch(self, held: BatchLease, ids: Collection[str], success: bool = True) -> None:
         """Acknowledges or releases these messages of the batch; raises LeaseLostError and changes nothing of them
         when one of them is no longer held under this lease."""
-        self._settle([Held(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
+        self._settle([Known(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
 
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
         """Removes these messages of the batch, with their ids: an equal id may be stored again. Fenced likewise."""
@@ -339,38 +342,32 @@ class SqlStore(Store):
         """The claimed rows as messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
         token, messages = claimed.token, []
         for row in claimed.rows:
-            again = row[_TOKEN] == token
             try:
-                messages.append(rows.read(row, token, row[_EPOCH] + (0 if again else 1)))
+                messages.append(rows.read(row, token, 0 if row[_TOKEN] == token else 1))
             except UnreadableMessageError as error:
                 bury = self._settlements.bury(contract.UNREADABLE, str(error))
-                self._settlements.apply([([Held(row[_ID], token, row[0])], bury)])
+                self._settlements.apply([([Known(row[_ID], token, row[0])], bury)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
-        self._in_flight.update({message.id: (token, message.sequence_number) for message in messages})
+        self._in_flight.update(dict.fromkeys([message.id for message in messages], token))
         return messages
 
     def _held(self, message: str | Message) -> Held:
         if isinstance(message, Message) and message.lock_token is not None:
-            return held(message)
+            return message
         message_id = message if isinstance(message, str) else message.id
         found = self._in_flight.get(message_id) if isinstance(message, str) else None
         if found is None:
             raise NotInFlightError(
                 f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
             )
-        return Held(message_id, *found)
+        return Known(message_id, found)
 
     def _settle(self, messages: Sequence[Held], outcomes: Sequence[bool], transaction: Any) -> None:
-        done, undone = list(compress(messages, outcomes)), []
-        if len(done) < len(messages):
-            undone = list(compress(messages, map(not_, outcomes)))
-        changes = [(done, self._settlements.finish())] if done else []
-        if undone:
-            properties = self._live.current() if transaction is None else self._options.properties
-            changes.append((undone, self._settlements.release(properties)))
-        if changes:
-            self._settlements.apply(changes, transaction)
+        done, undone = list(compress(messages, outcomes)), list(compress(messages, map(not_, outcomes)))
+        properties = self._live.current() if transaction is None else self._options.properties
+        changes = [(done, self._settlements.finish(properties)), (undone, self._settlements.release(properties))]
+        self._settlements.apply([change for change in changes if change[0]], transaction)
         if transaction is None:
             self._forget(messages)
 

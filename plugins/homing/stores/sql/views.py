@@ -11,7 +11,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError, UnreadableMessageError
-from homing.message import ACKNOWLEDGED, DEAD, STATES, TEXT, Message
+from homing.message import ACKNOWLEDGED, DEAD, STATES, Message
 from homing.stores.sql import rows
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
@@ -130,10 +130,9 @@ class Views:
 
 
 def _look(row: Any) -> Message:
-    values = list(row)[: len(rows.READ)]
+    values = tuple(row)[: len(rows.READ)]
     try:
-        message = rows.read(values, row.lock_token, row.epoch)
+        message = rows.read(values, row.lock_token)
     except UnreadableMessageError:
-        values[rows.READ.index("encoding")], values[rows.READ.index("headers")] = TEXT, None
-        message = rows.read(values, row.lock_token, row.epoch)
+        message = rows.read(rows.legible(values), row.lock_token)
     return replace(message, state=row.state)
