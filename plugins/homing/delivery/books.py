@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from homing.delivery.batch import is_complete
+from homing.delivery.batch import is_complete, was_delivered
 from homing.delivery.records import dead_letter_id
 from homing.delivery.stores import PipelineStores
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry, of_life
@@ -108,7 +108,7 @@ def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
     """What became of a message that is in no store any more."""
     if not is_complete(entries, flows):
         return "unaccounted"
-    return "delivered" if any(entry.state == DELIVERED for entry in entries.values()) else "dropped"
+    return "delivered" if was_delivered(entries) else "dropped"
 
 
 def _flow_outcome(entry: Entry | None, outcome: str) -> str:
