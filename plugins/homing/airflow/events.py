@@ -37,6 +37,9 @@ class StoreEventTrigger(BaseEventTrigger):
         names = ("store", "polling_interval", "repeat_interval")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"  # Airflow's own would show the store's URL
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         said: float | None = None
         with open_store(await sync_to_async(find_url)(self.store)) as store:
@@ -47,3 +50,24 @@ class StoreEventTrigger(BaseEventTrigger):
                     said = time.monotonic()
                     yield TriggerEvent({"store": store.name})
                 await asyncio.sleep(self.polling_interval)
+
+
+class StoreQueueProvider:
+    """Makes `MessageQueueTrigger(scheme="homing", store="x")` of the provider common.messaging a StoreEventTrigger.
+
+    It has the methods of that provider's BaseMessageQueueProvider, and does not need it to be installed.
+    """
+
+    scheme = "homing"
+
+    def scheme_matches(self, scheme: str) -> bool:
+        return scheme == self.scheme
+
+    def queue_matches(self, queue: str) -> bool:
+        return False
+
+    def trigger_class(self) -> type[BaseEventTrigger]:
+        return StoreEventTrigger
+
+    def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
+        return {}

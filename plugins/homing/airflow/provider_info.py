@@ -13,6 +13,7 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Homing",
         "description": "Guaranteed message delivery for people who run Airflow and Spark.",
         "cli": ["homing.airflow.commands.get_cli_commands"],
+        "queues": ["homing.airflow.events.StoreQueueProvider"],
         "connection-types": [
             {
                 "connection-type": "homing",

@@ -46,6 +46,9 @@ class StoreTrigger(BaseTrigger):
         names = ("store", "polling_interval", "give_way_to", "source")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"  # Airflow's own would show the store's URL
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         with ExitStack() as opened:
             stores = [
