@@ -44,7 +44,7 @@ class StoreEventTrigger(BaseEventTrigger):
         said: float | None = None
         with open_store(await sync_to_async(find_url)(self.store)) as store:
             while True:
-                if not await is_due(store):
+                if await is_due(store) is False:
                     said = None  # drained: the next message is news
                 elif said is None or time.monotonic() - said >= self.repeat_interval:
                     said = time.monotonic()

@@ -8,9 +8,10 @@ from typing import TypeGuard
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from homing.airflow.asking import count, has_due
 from homing.airflow.connection import url_of
 from homing.errors import ConfigurationError, HomingError
-from homing.store import COUNT, Store
+from homing.store import Store
 from homing.stores import open_store, resolve_url
 
 _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
@@ -50,14 +51,12 @@ class StoreHook(BaseHook):
 
 def _try(store: Store) -> str:
     """Asks something of the store that changes nothing."""
-    if COUNT in store.features:
-        counts = ", ".join(f"{number} {state}" for state, number in store.count().items() if number)
-        return f"Store {store.name!r} answers: {counts or 'no messages'}"
-    # Without COUNT nothing can be asked but for a message; it is given back at once.
-    message = store.retrieve()
-    if message is not None:
-        store.acknowledge(message, success=False)
-    return f"Store {store.name!r} answers"
+    counts = count(store)
+    if counts is None:
+        has_due(store)
+        return f"Store {store.name!r} answers"
+    found = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    return f"Store {store.name!r} answers: {found or 'no messages'}"
 
 
 def is_url(reference: object) -> TypeGuard[str]:

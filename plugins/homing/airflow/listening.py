@@ -10,9 +10,10 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
+from homing.airflow.asking import has_due
 from homing.airflow.dag import START
 from homing.airflow.hook import find_url, is_url
-from homing.airflow.trigger import StoreTrigger, has_due
+from homing.airflow.trigger import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
 from homing.retry import RetryPolicy
@@ -45,7 +46,7 @@ class ListenOperator(BaseOperator):
     def execute(self, context: Any, event: Any = None) -> dict[str, int]:
         with open_store(find_url(self.listening.store)) as store:
             due = has_due(store)
-            if due:
+            if due or (due is None and event):
                 return self._listen(store)
         self.log.info("nothing is due in store %s: listening", store.name)
         interval = self.listening.config.polling_seconds

@@ -16,7 +16,7 @@ from homing.airflow.trigger import StoreTrigger
 from homing.delivery import open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE, Batch
 from homing.delivery.intake import take_in
-from homing.errors import ConfigurationError, UnsupportedError
+from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -110,12 +110,19 @@ class StoreSensor(BaseSensorOperator):
             batch = Batch(stores, key, self.pipeline.flows, chain=self.pipeline.name)
             known = batch.is_known()
             if self.pipeline.source and not known:
-                with open_store(find_url(self.pipeline.source)) as source:
-                    # The broker hears of it only after the commit; whatever dies in between, it comes again.
-                    taken = take_in(source, stores.store, self.batch_size)
-                metrics.count("accepted", taken, store=batch.store_name)
+                self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
+
+    def _take_in(self, reference: str, target: SqlStore) -> None:
+        """The broker hears of it only after the commit; whatever dies in between, it comes again."""
+        try:
+            with open_store(find_url(reference)) as source:
+                taken = take_in(source, target, self.batch_size)
+        except StoreUnavailableError as error:
+            self.log.warning("going on without the source: %s", error)
+        else:
+            metrics.count("accepted", taken, store=target.name)
 
     def _claim_of_store(self, key: str) -> Claim:
         with open_store(find_url(self.store or "")) as store:

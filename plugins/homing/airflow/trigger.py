@@ -13,16 +13,17 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from homing.airflow.asking import has_due
 from homing.airflow.hook import find_url
 from homing.errors import StoreUnavailableError
-from homing.message import AVAILABLE
-from homing.store import BROWSE, COUNT, Store
+from homing.store import Store
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
 _LOOK_FOR_OTHERS_EVERY = 5.0  # seconds
+#: A store that cannot be asked is tried by a task this often; each try costs the start of one.
+TRY_EVERY = 15.0  # seconds
 
 
 class StoreTrigger(BaseTrigger):
@@ -56,8 +57,8 @@ class StoreTrigger(BaseTrigger):
                 for reference in (self.store, self.source)
                 if reference
             ]
-            looked = time.monotonic()
-            while not any([await is_due(store) for store in stores]):
+            began = looked = time.monotonic()
+            while not _is_time([await is_due(store) for store in stores], began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()
                     if await self._others_wait():
@@ -77,23 +78,15 @@ class StoreTrigger(BaseTrigger):
         return queued > 0
 
 
-async def is_due(store: Store) -> bool:
-    """Whether the store has something to hand out; asked off the event loop."""
+def _is_time(answers: list[bool | None], began: float) -> bool:
+    return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
+
+
+async def is_due(store: Store) -> bool | None:
+    """As `has_due`, asked off the event loop."""
     try:
         return await asyncio.to_thread(has_due, store)
     except StoreUnavailableError as error:
         # A store that is away has nothing due for now; failing would end the listening.
         log.warning("%s", error)
         return False
-
-
-def has_due(store: Store) -> bool:
-    """Whether the store has something to hand out. Where it cannot be asked, True: claiming will tell."""
-    if isinstance(store, SqlStore):
-        return store.has_due()
-    if COUNT in store.features:
-        return store.count()[AVAILABLE] > 0
-    if BROWSE in store.features:
-        return bool(store.browse(1, state=AVAILABLE))
-    lengths = getattr(store, "lengths", None)
-    return True if lengths is None else lengths()[AVAILABLE] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -115,6 +116,13 @@ def test_what_a_broker_holds_is_taken_in_and_acknowledged_there(
         assert broker.retrieve() is None
 
 
+def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:
+    stores.store.store(1)
+    sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source="amqp://127.0.0.1:1/?store=orders"))
+
+    assert sensor.execute(context())["messages"] == 1
+
+
 # -- triggers --------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +174,17 @@ def test_a_store_that_is_away_is_waited_for(tmp_path: Any) -> None:
         await waiting
 
     asyncio.run(scene())
+
+
+def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
+    urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.airflow.trigger.has_due", lambda store: None)
+    monkeypatch.setattr("homing.airflow.trigger.TRY_EVERY", 0.2)
+    began = time.monotonic()
+
+    assert asyncio.run(first_event(StoreTrigger(urls[0], 0.05))) == {"give_way": False}
+    assert time.monotonic() - began > 0.2
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
+from homing.cli.main import main
 from tests.unit.cli.conftest import Shell
 
 
@@ -88,3 +91,9 @@ def test_a_url_is_never_repeated_in_an_error(homing: Shell) -> None:
     assert answer.code == 2
     assert "did you mean" in answer.err
     assert "s3cret" not in answer.err
+
+
+def test_the_console_script_is_the_same_program() -> None:
+    settings = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+
+    assert f'homing = "{main.__module__}:{main.__name__}"' in settings
