@@ -17,7 +17,7 @@ import airflow.dag_processing.processor, croniter  # what the DAG processor has 
 opened = []
 sys.addaudithook(lambda event, args: opened.append(event)
     if event in ("sqlite3.connect", "socket.connect", "subprocess.Popen", "os.exec", "os.posix_spawn") else None)
-import orders
+import orders, homing_reconcile
 assert "pyspark.sql" not in sys.modules, "a DAG file must not load Spark"
 print("opened:", opened)
 """

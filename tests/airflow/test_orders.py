@@ -5,6 +5,7 @@ The tests of this module build on each other, in order.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,3 +186,29 @@ def test_the_work_directory_is_empty_once_a_run_is_settled(pipeline: OrdersPipel
     work: Path = pipeline.airflow.home / "work" / "orders"
 
     assert list(work.iterdir()) == []
+
+
+def test_a_dry_run_of_the_replay_form_says_what_would_happen_and_delivers_nothing(
+    pipeline: OrdersPipeline, story: Story
+) -> None:
+    airflow, before = pipeline.airflow, pipeline.books().total.dead_lettered
+    run_id = airflow.trigger("orders_replay", {"error_group": "priced: ValueError", "dry_run": True})
+
+    airflow.wait_for_run("orders_replay", run_id, {"success"}, timeout=300)
+
+    states = airflow.task_states("orders_replay", run_id)
+    assert (states["select"], states["replay"]) == ("skipped", "skipped")
+    invalid = expect(story.orders).invalid
+    (plan,) = airflow.xcom("orders_replay", run_id, "select", "plan")
+    assert plan == f"priced: ValueError: {invalid} messages, tries the whole chain again"
+    assert pipeline.books().total.dead_lettered == before
+
+
+def test_the_command_line_proves_the_books_of_the_running_stack(pipeline: OrdersPipeline) -> None:
+    stores = ("--store", "env:ORDERS_STORE", "--dead-letter-store", "env:ORDERS_DEAD_LETTERS")
+
+    done = pipeline.airflow.cli("homing", "audit", *stores, "--destinations", "lake,crm", "-o", "json")
+
+    sheet = json.loads(done.stdout)
+    assert (sheet["balanced"], sheet["unaccounted"]) == (True, [])
+    assert sheet["sums"][0]["accepted"] == pipeline.books().total.accepted

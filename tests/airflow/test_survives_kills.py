@@ -88,4 +88,54 @@ def test_a_replay_killed_with_its_callback_is_dead_lettered_by_the_teardown(pipe
         assert stores.dead_letters.present(letters) == letters
         assert stores.failures.present(ids) == set()
     tasks = pipeline.airflow.task_states("orders_replay", run_id)
-    assert tasks == {"replay": "failed", "settle": "success"}
+    assert tasks == {"select": "success", "replay": "failed", "settle": "success"}
+
+
+def listening_run(pipeline: OrdersPipeline) -> str | None:
+    """The run of `orders` that waits in the triggerer, if there is one."""
+    for run in pipeline.airflow.runs("orders"):
+        if run["state"] == "running":
+            states = pipeline.airflow.task_states("orders", run["dag_run_id"])
+            return run["dag_run_id"] if states.get("listen") == "deferred" else None
+    return None
+
+
+def test_messages_stored_while_the_triggerer_is_dead_are_delivered_once_it_is_back(pipeline: OrdersPipeline) -> None:
+    pipeline.unpause()
+    wait_until(lambda: listening_run(pipeline), timeout=300, what=lambda: "a run that listens")
+    pipeline.airflow.kill("triggerer")
+    ids = store_orders(pipeline, 20, country="US", quantity=1)
+    pipeline.airflow.restart("triggerer")
+
+    books = pipeline.wait_until_settled(600)
+
+    assert books.balanced, str(books)
+    assert outcomes(pipeline, ids) == {("lake", "delivered"), ("crm", "filtered")}
+
+
+def test_a_scheduler_killed_in_the_middle_of_a_run_loses_nothing(pipeline: OrdersPipeline) -> None:
+    pipeline.unpause()
+    ids = store_orders(pipeline, 20, country="US", quantity=1)
+    wait_for_job(pipeline, "process.py")
+    pipeline.airflow.kill("scheduler")
+    pipeline.airflow.restart("scheduler")
+
+    books = pipeline.wait_until_settled(600)
+
+    assert books.balanced, str(books)
+    assert outcomes(pipeline, ids) == {("lake", "delivered"), ("crm", "filtered")}
+
+
+def test_a_running_task_that_is_cleared_dead_letters_nothing(pipeline: OrdersPipeline) -> None:
+    pipeline.unpause()
+    before = pipeline.books().total.dead_lettered
+    ids = store_orders(pipeline, 20, country="US", quantity=1)
+    wait_for_job(pipeline, "process.py")
+    run_id = next(run["dag_run_id"] for run in pipeline.airflow.runs("orders") if run["state"] == "running")
+    pipeline.airflow.clear("orders", run_id, ["process"], include_downstream=True)
+
+    books = pipeline.wait_until_settled(600)
+
+    assert books.balanced, str(books)
+    assert books.total.dead_lettered == before
+    assert outcomes(pipeline, ids) == {("lake", "delivered"), ("crm", "filtered")}

@@ -13,6 +13,7 @@ import pytest
 import homing
 
 DOCS = Path(__file__).parents[2] / "docs"
+DAGS = DOCS.parent / "dags"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -34,7 +35,7 @@ def run(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, script.name],
         cwd=script.parent,
-        env={**os.environ, "PYTHONPATH": str(Path(homing.__path__[0]).parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(homing.__path__[0]).parent), str(DAGS)])},
         capture_output=True,
         text=True,
         timeout=120,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from homing.airflow.operators import finish_replay
-from homing.airflow.pipeline import run_key
+from homing.airflow.settling import finish_replay
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +20,8 @@ def dead_letter_callback(context: Any) -> None:
     if state in _SUPERSEDED or (state == "running" and "exception" not in context):
         log.info("this try was superseded, by a clear for example: nothing is dead-lettered")
         return
-    settlement = finish_replay(context["task"].pipeline, run_key(context))
+    pipeline = context["task"].pipeline
+    settlement = finish_replay(pipeline, pipeline.run_key(context))
     log.warning("the replay's retries are used up: %s", settlement)
 
 

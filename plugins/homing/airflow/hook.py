@@ -6,7 +6,10 @@ import re
 from typing import TypeGuard
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
+from homing.airflow.asking import count, has_due
+from homing.airflow.connection import url_of
 from homing.errors import ConfigurationError, HomingError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
@@ -15,7 +18,7 @@ _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
 
 class StoreHook(BaseHook):
-    """Opens the store of a connection of type `homing`, whose password field holds the store URL."""
+    """Opens the store of a connection of type `homing`; `homing.airflow.connection` says how its form is read."""
 
     conn_name_attr = "homing_conn_id"
     default_conn_name = "homing_default"
@@ -28,22 +31,32 @@ class StoreHook(BaseHook):
 
     def get_url(self) -> str:
         """The store URL. A secret: never log it."""
-        url = self.get_connection(self.homing_conn_id).password
-        if not url:
-            raise ConfigurationError(f"the connection {self.homing_conn_id!r} has no store URL: set its password field")
-        return resolve_url(url)
+        try:
+            return url_of(self.get_connection(self.homing_conn_id))
+        except AirflowNotFoundException as error:
+            raise ConfigurationError(f"there is no Airflow connection {self.homing_conn_id!r} for a store") from error
 
     def get_conn(self) -> Store:
         """The store, not yet connected; the caller closes it."""
         return open_store(self.get_url())
 
     def test_connection(self) -> tuple[bool, str]:
-        """What the connection form's Test button shows."""
+        """What the connection form's Test button shows: whether the store answers, and how full it is."""
         try:
             with self.get_conn() as store:
-                return True, f"Store {store.name!r}: {store.count()}"
+                return True, _try(store)
         except HomingError as error:
             return False, str(error)
+
+
+def _try(store: Store) -> str:
+    """Asks something of the store that changes nothing."""
+    counts = count(store)
+    if counts is None:
+        has_due(store)
+        return f"Store {store.name!r} answers"
+    found = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    return f"Store {store.name!r} answers: {found or 'no messages'}"
 
 
 def is_url(reference: object) -> TypeGuard[str]:

@@ -1,4 +1,4 @@
-"""The tasks of a pipeline: Spark jobs for processing, delivering and replaying, and the settling of the run's batch."""
+"""The Spark jobs of a pipeline as tasks: processing, delivering, replaying."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, DagRunTriggerException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.log import mask_secret
 
 import homing
-from homing.airflow.pipeline import PipelineSpec, run_key
-from homing.delivery import Settlement, work
+from homing.airflow import metrics
+from homing.airflow.pipeline import PipelineSpec
+from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery.replaying import replay_here
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
 
@@ -35,7 +36,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.pipeline = pipeline
 
     def execute(self, context: Any) -> None:
-        run_id = run_key(context)
+        run_id = self.pipeline.run_key(context)
         if not self._hold(context, run_id):
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
@@ -114,79 +115,38 @@ class DeliverOperator(PipelineJobOperator):
 
 
 class ReplayOperator(PipelineJobOperator):
-    """Runs what failed through the whole chain again, skipping what was delivered.
+    """Runs the messages of these `ids` through the whole chain again, skipping what was delivered.
 
-    Fails while any message still fails, so that the task's retries are the message's retries. Which messages is said
-    by the run's params: `batch`, the id of a batch, or `ids`, a list of message ids.
+    Fails while any message still fails, so that the task's retries are the message's retries. With a `rate`, in
+    messages per second, it runs in the task itself, one message after the other, instead of on Spark.
     """
 
     application_name = "replay.py"
+    template_fields = (*PipelineJobOperator.template_fields, "ids", "rate")
+
+    def __init__(self, *, ids: Any, rate: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ids = ids
+        self.rate = rate
 
     def _hold(self, context: Any, run_id: str) -> int:
-        ids, of_batch = context["params"].get("ids") or [], context["params"].get("batch")
-        if not ids and not of_batch:
-            raise ConfigurationError("say what to replay: set the param `batch` to a batch id, or `ids` to message ids")
         with self.pipeline.open_batch(run_id) as batch:
-            size = batch.reclaim([*ids, *(batch.unfinished(of_batch) if of_batch else [])], self.pipeline.lease)
-            unknown = [] if size else batch.unknown(ids, of_batch)
-        if unknown:
-            raise AirflowFailException(f"nothing is known in store {batch.store_name!r} of {', '.join(unknown[:10])}")
+            size = batch.reclaim(list(self.ids or ()), self.pipeline.lease)
+        metrics.count("replayed", size, pipeline=self.pipeline.name)
         return size
 
-
-class SettleOperator(BaseOperator):
-    """The end of a run, whatever happened before it: settles the batch, and has what failed replayed."""
-
-    def __init__(self, *, pipeline: PipelineSpec, replay_dag_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.pipeline = pipeline
-        self.replay_dag_id = replay_dag_id
-
-    def execute(self, context: Any) -> None:
-        run_id = run_key(context)
-        with self.pipeline.open_batch(run_id) as batch:
-            # First: what lies there must not outlive the run's hold on its messages.
-            work.remove(self.pipeline.work_dir, run_id)
-            settlement = batch.settle()
-            to_replay, stranded = batch.awaiting_replay(), batch.stranded()
-        self.log.info("batch %s: %s", run_id, settlement)
-        if to_replay or stranded:
-            self.log.info("%s replays %d of this batch and %d left over", self.replay_dag_id, to_replay, len(stranded))
-            self._trigger_replay(context, {"batch": run_id, "ids": stranded})
-
-    def _trigger_replay(self, context: Any, conf: dict[str, Any]) -> None:
-        # One replay per pass: settling twice asks for the same one, settling after a clear asks for another.
-        passes = getattr(context["dag_run"], "clear_number", 0) or 0
-        suffix = f".{passes}" if passes else ""
-        raise DagRunTriggerException(
-            trigger_dag_id=self.replay_dag_id,
-            dag_run_id=f"{context['run_id']}{suffix}",
-            conf=conf,
-            reset_dag_run=False,
-            skip_when_already_exists=True,
-            wait_for_completion=False,
-            allowed_states=[],
-            failed_states=[],
-            poke_interval=1,
-            deferrable=False,
-        )
-
-
-class SettleReplayOperator(BaseOperator):
-    """The end of a replay: what its retries could not deliver is dead-lettered, if the failure callback did not."""
-
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.pipeline = pipeline
-
-    def execute(self, context: Any) -> None:
-        self.log.info("%s", finish_replay(self.pipeline, run_key(context)))
-
-
-def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:
-    """Dead-letters what a replay could not deliver. Idempotent."""
-    with pipeline.open_batch(run_id) as batch:
-        return batch.finish_replay()
+    def _submit(self, context: Any) -> None:
+        rate = float(self.rate) if self.rate not in (None, "", "None") else 0.0
+        if not rate:
+            super()._submit(context)
+            return
+        with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:
+            batch = Batch(stores, self.pipeline.run_key(context), self.pipeline.flows, chain=self.pipeline.name)
+            tally = replay_here(stores, batch, chain, rate=rate)
+            left = batch.acknowledge_complete()
+        self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
+        if left:
+            raise AirflowException(f"{left} messages still fail: they stay where they were")
 
 
 def _application(name: str) -> Path:

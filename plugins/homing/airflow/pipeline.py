@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from homing.airflow.hook import find_url
+from homing.airflow.hook import find_url, is_url
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.errors import ConfigurationError
+from homing.pipeline import load_chain
+from homing.retry import RetryPolicy
+from homing.stores import check_scheme, open_store
+from homing.stores.sql import SqlStore
 
 _MAX_ID = 255
 _SHORTEST_LEASE = 60.0
+_RETRY = RetryPolicy(max_retries=3, interval=1.0)
 
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """A pipeline as its author described it. Stores are URLs, `env:NAME` or connection ids: found when a task runs."""
+    """A pipeline as its author described it. Stores are URLs, `env:NAME` or connection ids: found when a task runs.
+
+    `source` is a store of another kind, such as RabbitMQ, whose messages are taken in; `group` tells apart the
+    pipelines of one DAG. Make one with `PipelineSpec.of`.
+    """
 
     name: str
     chain: str
@@ -29,7 +40,49 @@ class PipelineSpec:
     work_dir: str
     batch_size: int = 1000
     polling_interval: float = 1.0
+    retry: RetryPolicy = _RETRY
     lease: float = DEFAULT_LEASE
+    source: str | None = None
+    group: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        *,
+        chain: str,
+        store: str,
+        dead_letter_store: str,
+        source: str | None = None,
+        polling_interval: float = 1.0,
+        max_retries: int = 3,
+        retry_interval: float = 1.0,
+        retry: RetryPolicy | None = None,
+        batch_size: int = 1000,
+        lease: float = DEFAULT_LEASE,
+        work_dir: str | None = None,
+        group: str = "",
+    ) -> PipelineSpec:
+        """The pipeline of the chain "module:attribute". Opens no store.
+
+        Raises ChainImportError when the chain cannot be imported, and ConfigurationError for what would only go wrong
+        once messages are at stake.
+        """
+        _check_stores(store, dead_letter_store, source)
+        return cls(
+            name=name,
+            chain=chain,
+            flows=[flow.name for flow in load_chain(chain).flows],
+            store=store,
+            dead_letter_store=dead_letter_store,
+            work_dir=work_dir or str(Path(tempfile.gettempdir(), "homing", name)),
+            batch_size=batch_size,
+            polling_interval=polling_interval,
+            retry=_policy(name, retry, RetryPolicy(max_retries=max_retries, interval=retry_interval)),
+            lease=lease,
+            source=source,
+            group=group,
+        )
 
     def __post_init__(self) -> None:
         if self.polling_interval <= 0:
@@ -40,6 +93,11 @@ class PipelineSpec:
             raise ConfigurationError(
                 f"lease is at least {_SHORTEST_LEASE} seconds, Spark must start in it: {self.lease!r}"
             )
+        self.task_arguments()
+
+    def task_arguments(self) -> dict[str, Any]:
+        """`retries` and their delay: the tasks' retries are the messages' retries."""
+        return self.retry.task_arguments()
 
     @contextmanager
     def open_batch(self, run_id: str) -> Iterator[Batch]:
@@ -51,11 +109,37 @@ class PipelineSpec:
         """The store's and the dead-letter store's URL. Secrets: never log them."""
         return find_url(self.store), find_url(self.dead_letter_store)
 
+    def run_key(self, context: Any) -> str:
+        """The id a run claims its batch under: the same for every try of every task of the run."""
+        return run_key(context, self.group)
 
-def run_key(context: Any) -> str:
-    """The id a run claims its batch under: the same for every try of every task of the run."""
-    key = f"{context['dag'].dag_id}/{context['run_id']}"
+
+def run_key(context: Any, group: str = "") -> str:
+    """An id for what a run holds in a store."""
+    key = "/".join(filter(None, [context["dag"].dag_id, context["run_id"], group]))
     if len(key) <= _MAX_ID:
         return key
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     return f"{key[: _MAX_ID - 17]}-{digest}"
+
+
+def _policy(name: str, whole: RetryPolicy | None, given: RetryPolicy) -> RetryPolicy:
+    if whole is not None and given != _RETRY:
+        raise ConfigurationError(f"{name} has either retry= or max_retries= and retry_interval=, not both")
+    return given if whole is None else whole
+
+
+def _check_stores(store: object, dead_letter_store: object, source: object) -> None:
+    urls = [reference for reference in (store, dead_letter_store) if is_url(reference)]
+    for url in (*urls, *([source] if source is not None and is_url(source) else [])):
+        if not url.startswith("env:"):
+            check_scheme(url)
+    if len(urls) == 2 and not any(url.startswith("env:") for url in urls):  # noqa: PLR2004
+        with open_pipeline_stores(*urls):
+            pass  # opening connects to nothing, and finds fault with names and options
+    if source is not None and is_url(source) and not source.startswith("env:"):
+        with open_store(source) as opened:
+            if isinstance(opened, SqlStore):
+                raise ConfigurationError(
+                    f"the source {opened.name!r} is a SQL store already: give it as the pipeline's store"
+                )

@@ -1,14 +1,33 @@
-"""StoreSensor: the listener of a pipeline. It claims the run's batch, or waits in the triggerer for one."""
+"""StoreSensor: the listener of a DAG. It claims the run's batch, or waits for one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import BaseSensorOperator
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
+from homing.airflow import metrics
+from homing.airflow.hook import find_url
 from homing.airflow.pipeline import PipelineSpec, run_key
 from homing.airflow.trigger import StoreTrigger
+from homing.delivery import open_pipeline_stores
+from homing.delivery.batch import DEFAULT_LEASE, Batch
+from homing.delivery.intake import take_in
+from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
+from homing.stores import open_store
+from homing.stores.sql import SqlStore
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run got from a store: `known` says that it had messages of its own before."""
+
+    store: str
+    messages: int
+    known: bool
 
 
 class StoreSensor(BaseSensorOperator):
@@ -16,26 +35,103 @@ class StoreSensor(BaseSensorOperator):
 
     Bound to the run: a retry finds the same batch again, and a run that was cleared gets what of its batch failed,
     never new messages. When none of it is left, the run is skipped.
+
+    It listens for a `pipeline`, or to a SQL `store` alone; then whoever comes after it claims the same batch with
+    `store.claim(n, batch_id=...)` and settles it. It waits in the triggerer, unless `mode` is given ("poke" or
+    "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds.
     """
 
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        pipeline: PipelineSpec | None = None,
+        store: str | None = None,
+        polling_interval: float = 1.0,
+        batch_size: int = 1000,
+        lease: float = DEFAULT_LEASE,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if (pipeline is None) == (store is None):
+            raise ConfigurationError("a StoreSensor listens for a pipeline= or to a store=, one of them")
+        self.polling_interval = pipeline.polling_interval if pipeline else polling_interval
+        self.deferrable = "mode" not in kwargs if deferrable is None else deferrable
+        if self.deferrable and "mode" in kwargs:
+            raise ConfigurationError(f"deferrable=True waits in the triggerer, and mode={kwargs['mode']!r} does not")
+        self._waits = timedelta(seconds=kwargs["timeout"]) if "timeout" in kwargs else None
+        super().__init__(**{"poke_interval": self.polling_interval, **kwargs})
         self.pipeline = pipeline
+        self.store = store
+        self.batch_size = pipeline.batch_size if pipeline else batch_size
+        self.lease = pipeline.lease if pipeline else lease
 
-    def execute(self, context: Any, event: Any = None) -> dict[str, Any]:  # noqa: RET503 - defer() raises
+    def execute(self, context: Any, event: Any = None) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
         # Claiming first spares the way through the triggerer whenever something is due already.
-        with self.pipeline.open_batch(run_key(context)) as batch:
-            known = batch.is_known()
-            size = batch.claim(self.pipeline.batch_size, self.pipeline.lease)
-        if size:
-            self.log.info("batch %s: claimed %d messages", batch.run_id, size)
-            return {"batch": batch.run_id, "messages": size}
+        claim = self._claim(context)
+        if claim.messages:
+            return self._result(context, claim)
         if event and event.get("give_way"):
             raise AirflowSkipException("nothing is due, and another run is waiting for this one to end")
-        if known:
-            raise AirflowSkipException(f"batch {batch.run_id} is complete: nothing is left to deliver")
-        self.log.info("nothing is due in store %s: listening", batch.store_name)
-        self.defer(
-            trigger=StoreTrigger(self.pipeline.store, self.pipeline.polling_interval, context["dag"].dag_id),
-            method_name="execute",
-        )
+        self._skip_if_complete(context, claim)
+        self.log.info("nothing is due in store %s: listening", claim.store)
+        source = self.pipeline.source if self.pipeline else None
+        store = self.pipeline.store if self.pipeline else self.store
+        trigger = StoreTrigger(store or "", self.polling_interval, context["dag"].dag_id, source)
+        return self.defer(trigger=trigger, method_name="execute", timeout=self._waits)
+
+    def poke(self, context: Any) -> PokeReturnValue:
+        """One look, and the claim if something is due. For the modes that do not defer."""
+        claim = self._claim(context)
+        if not claim.messages:
+            self._skip_if_complete(context, claim)
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=self._result(context, claim))
+
+    def _skip_if_complete(self, context: Any, claim: Claim) -> None:
+        if claim.known:
+            raise AirflowSkipException(f"batch {self._key(context)} is complete: nothing is left to deliver")
+
+    def _result(self, context: Any, claim: Claim) -> dict[str, Any]:
+        key = self._key(context)
+        self.log.info("batch %s: claimed %d messages of store %s", key, claim.messages, claim.store)
+        metrics.count("claimed", claim.messages, store=claim.store)
+        return {"batch": key, "messages": claim.messages}
+
+    def _key(self, context: Any) -> str:
+        return self.pipeline.run_key(context) if self.pipeline else run_key(context)
+
+    def _claim(self, context: Any) -> Claim:
+        key = self._key(context)
+        if self.pipeline is None:
+            return self._claim_of_store(key)
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            batch = Batch(stores, key, self.pipeline.flows, chain=self.pipeline.name)
+            known = batch.is_known()
+            if self.pipeline.source and not known:
+                self._take_in(self.pipeline.source, stores.store)
+            metrics.oldest_age(stores.store)
+            return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
+
+    def _take_in(self, reference: str, target: SqlStore) -> None:
+        """The broker hears of it only after the commit; whatever dies in between, it comes again."""
+        try:
+            with open_store(find_url(reference)) as source:
+                taken = take_in(source, target, self.batch_size)
+        except StoreUnavailableError as error:
+            self.log.warning("going on without the source: %s", error)
+        else:
+            metrics.count("accepted", taken, store=target.name)
+
+    def _claim_of_store(self, key: str) -> Claim:
+        with open_store(find_url(self.store or "")) as store:
+            if not isinstance(store, SqlStore):
+                raise UnsupportedError(
+                    f"a batch in store {store.name!r} would not outlive its task: take it in with the source= of a "
+                    "delivery_dag, or use listener_dag"
+                )
+            known = store.knows_batch(key)
+            metrics.oldest_age(store)
+            held = store.lease_batch(self.batch_size, batch_id=key, lease=self.lease)
+            return Claim(store.name, held.size if held else 0, known)

@@ -6,49 +6,59 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from homing.airflow.asking import has_due
 from homing.airflow.hook import find_url
-from homing.errors import StoreUnavailableError, UnsupportedError
+from homing.errors import StoreUnavailableError
+from homing.store import Store
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
 _LOOK_FOR_OTHERS_EVERY = 5.0  # seconds
+#: A store that cannot be asked is tried by a task this often; each try costs the start of one.
+TRY_EVERY = 15.0  # seconds
 
 
 class StoreTrigger(BaseTrigger):
     """Fires once something is due, or once another run of the DAG `give_way_to` is queued: a run that listens holds
     the only place, and one that somebody cleared to replay it must not wait for the next message.
 
-    `store` is a URL, `env:NAME` or a connection id; `polling_interval` is in seconds.
+    `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids; `polling_interval` is in
+    seconds.
     """
 
-    def __init__(self, store: str, polling_interval: float, give_way_to: str | None = None) -> None:
+    def __init__(
+        self, store: str, polling_interval: float, give_way_to: str | None = None, source: str | None = None
+    ) -> None:
         super().__init__()
         self.store = store
         self.polling_interval = polling_interval
         self.give_way_to = give_way_to
+        self.source = source
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"store": self.store, "polling_interval": self.polling_interval, "give_way_to": self.give_way_to},
-        )
+        names = ("store", "polling_interval", "give_way_to", "source")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"  # Airflow's own would show the store's URL
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        url = await sync_to_async(find_url)(self.store)
-        store = open_store(url)
-        if not isinstance(store, SqlStore):
-            raise UnsupportedError(f"store {store.name!r} cannot be asked whether something is due")
-        with store:
-            looked = time.monotonic()
-            while not await self._is_due(store):
+        with ExitStack() as opened:
+            stores = [
+                opened.enter_context(open_store(await sync_to_async(find_url)(reference)))
+                for reference in (self.store, self.source)
+                if reference
+            ]
+            began = looked = time.monotonic()
+            while not _is_time([await is_due(store) for store in stores], began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()
                     if await self._others_wait():
@@ -56,14 +66,6 @@ class StoreTrigger(BaseTrigger):
                         return
                 await asyncio.sleep(self.polling_interval)
         yield TriggerEvent({"give_way": False})
-
-    async def _is_due(self, store: SqlStore) -> bool:
-        try:
-            return await asyncio.to_thread(store.has_due)
-        except StoreUnavailableError as error:
-            # A store that is away has nothing due for now; failing would end the listening.
-            log.warning("%s", error)
-            return False
 
     async def _others_wait(self) -> bool:
         if self.give_way_to is None:
@@ -74,3 +76,17 @@ class StoreTrigger(BaseTrigger):
             log.warning("cannot ask for queued runs of %s: %s", self.give_way_to, error)
             return False
         return queued > 0
+
+
+def _is_time(answers: list[bool | None], began: float) -> bool:
+    return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
+
+
+async def is_due(store: Store) -> bool | None:
+    """As `has_due`, asked off the event loop."""
+    try:
+        return await asyncio.to_thread(has_due, store)
+    except StoreUnavailableError as error:
+        # A store that is away has nothing due for now; failing would end the listening.
+        log.warning("%s", error)
+        return False

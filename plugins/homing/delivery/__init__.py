@@ -10,6 +10,19 @@ The next durable copy always exists before this one is acknowledged, and every s
 
 from homing.delivery.batch import Batch, Settlement
 from homing.delivery.books import Books, keep_books
+from homing.delivery.failures import ErrorGroup, Failure, Selection
+from homing.delivery.intake import take_in
 from homing.delivery.stores import PipelineStores, open_pipeline_stores
 
-__all__ = ["Batch", "Books", "PipelineStores", "Settlement", "keep_books", "open_pipeline_stores"]
+__all__ = [
+    "Batch",
+    "Books",
+    "ErrorGroup",
+    "Failure",
+    "PipelineStores",
+    "Selection",
+    "Settlement",
+    "keep_books",
+    "open_pipeline_stores",
+    "take_in",
+]

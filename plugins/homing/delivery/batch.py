@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
 from homing.errors import StoreError, StoreUnavailableError
-from homing.ledger import DROPPED, FAILED, SOURCE_FLOW, Entry, of_life
+from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry, of_life
 from homing.message import Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
@@ -36,16 +36,24 @@ class Held:
 
 @dataclass(frozen=True)
 class Settlement:
-    """What settling did with the messages of a batch: each is counted once."""
+    """What settling did with the messages of a batch: each is counted once.
+
+    `acknowledged` are those that are complete; `dropped` are those of them that reached no destination.
+    """
 
     acknowledged: int = 0
     failed: int = 0
     dead_lettered: int = 0
     released: int = 0
+    dropped: int = 0
+
+    @property
+    def delivered(self) -> int:
+        return self.acknowledged - self.dropped
 
     def __str__(self) -> str:
         return (
-            f"{self.acknowledged} acknowledged, {self.failed} failed and to be replayed, "
+            f"{self.delivered} delivered, {self.dropped} dropped by rule, {self.failed} failed and to be replayed, "
             f"{self.dead_lettered} dead-lettered, {self.released} released"
         )
 
@@ -188,6 +196,7 @@ class Batch:
                 total.failed + (0 if dead else len(gone)),
                 total.dead_lettered + (len(gone) if dead else 0),
                 total.released + len(kept),
+                total.dropped + sum(not was_delivered(found.entries[row["id"]]) for row in found.complete),
             )
         return total
 
@@ -298,6 +307,11 @@ class Batch:
 
     def _dead_letter(self, row: Row, entries: dict[str, Entry]) -> Message:
         return records.dead_letter(row, entries, self._chain, self.run_id, self.store_name)
+
+
+def was_delivered(entries: dict[str, Entry]) -> bool:
+    """Whether a message reached any destination."""
+    return any(entry.state == DELIVERED for entry in entries.values())
 
 
 def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:

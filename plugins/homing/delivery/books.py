@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from homing.delivery.batch import is_complete
+from homing.delivery.batch import is_complete, was_delivered
 from homing.delivery.records import dead_letter_id
 from homing.delivery.stores import PipelineStores
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry, of_life
 from homing.message import ACKNOWLEDGED, DEAD
 
 _PAGE = 5_000
-_NAMED = 20  # how many unaccounted ids are kept by name
+_NAMED = 20  # how many unaccounted ids are printed
 
 
 @dataclass
@@ -39,15 +39,16 @@ class Column:
 
 @dataclass
 class Books:
-    """The sums, and the ids of messages that are nowhere (the first few)."""
+    """The sums, and the ids of messages that are nowhere. What no run has claimed yet is in the batch ""."""
 
     total: Column = field(default_factory=Column)
     destinations: dict[str, Column] = field(default_factory=dict)
+    batches: dict[str, Column] = field(default_factory=dict)
     unaccounted: list[str] = field(default_factory=list)
 
     @property
     def balanced(self) -> bool:
-        return self.total.balanced and all(column.balanced for column in self.destinations.values())
+        return all(column.balanced for column in (self.total, *self.destinations.values(), *self.batches.values()))
 
     def __str__(self) -> str:
         lines = [f"{'':14}{'accepted':>10}{'delivered':>11}{'dropped':>9}{'dead':>7}{'waiting':>9}{'twice':>7}"]
@@ -56,7 +57,7 @@ class Books:
                 f"{name:14}{column.accepted:>10}{column.delivered:>11}{column.dropped:>9}"
                 f"{column.dead_lettered:>7}{column.waiting:>9}{column.duplicates:>7}"
             )
-        verdict = "The books balance." if self.balanced else f"UNACCOUNTED FOR: {', '.join(self.unaccounted)}"
+        verdict = "The books balance." if self.balanced else f"UNACCOUNTED FOR: {', '.join(self.unaccounted[:_NAMED])}"
         return "\n".join([*lines, verdict])
 
 
@@ -68,7 +69,8 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     dead = _present(stores.dead_letters.states())
     books = Books(destinations={flow: Column() for flow in flows})
     while page := list(islice(states, _PAGE)):
-        entries = stores.ledger.entries(message_id for message_id, _, _ in page)
+        ids = [message_id for message_id, _, _ in page]
+        entries, batches = stores.ledger.entries(ids), stores.store.batches_of(ids)
         for message_id, state, life in page:
             found = of_life(entries.get(message_id, {}), life)
             if dead_letter_id(stores.store.name, message_id) in dead or state == DEAD:
@@ -78,6 +80,8 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
             else:
                 outcome = _finished_outcome(found, flows)
             _enter(books, message_id, found, outcome)
+            batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
+            _add(books.batches.setdefault(batch, Column()), outcome)
     return books
 
 
@@ -88,7 +92,7 @@ def _present(states: Iterable[tuple[str, str, int]]) -> set[str]:
 def _enter(books: Books, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
     _add(books.total, outcome)
     books.total.duplicates += sum(_again(entry) for entry in entries.values())
-    if outcome == "unaccounted" and len(books.unaccounted) < _NAMED:
+    if outcome == "unaccounted":
         books.unaccounted.append(message_id)
     source = entries.get(SOURCE_FLOW)
     dropped = source is not None and source.state == DROPPED
@@ -104,7 +108,7 @@ def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
     """What became of a message that is in no store any more."""
     if not is_complete(entries, flows):
         return "unaccounted"
-    return "delivered" if any(entry.state == DELIVERED for entry in entries.values()) else "dropped"
+    return "delivered" if was_delivered(entries) else "dropped"
 
 
 def _flow_outcome(entry: Entry | None, outcome: str) -> str:

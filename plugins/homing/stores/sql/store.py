@@ -33,7 +33,7 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
-from homing.stores.sql.schema import messages_table, registry_table
+from homing.stores.sql.schema import messages_table, registry_table, table_name
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp
@@ -246,6 +246,14 @@ class SqlStore(Store):
         """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
         return self._views.states()
 
+    def batches_of(self, ids: Collection[str]) -> dict[str, str]:
+        """The batch each of these messages was claimed in last; those that never were are left out."""
+        return self._batches.of(ids)
+
+    def expired_batches(self, seconds: float) -> list[str]:
+        """The batches whose lease ran out this long ago, with messages that nobody has claimed since."""
+        return self._batches.expired(seconds)
+
     def overdue(self, seconds: float, *, limit: int = 1000) -> list[str]:
         """Messages that were due this long ago and nobody has claimed since."""
         return self._views.overdue(seconds, limit)
@@ -267,6 +275,12 @@ class SqlStore(Store):
     def ledger(self) -> SqlLedger:
         """The delivery ledger kept beside this store."""
         return SqlLedger(self._database, self.name)
+
+    def siblings(self) -> list[str]:
+        """The names of all stores in this database, this one included once it has been used."""
+        names, prefix = registry_table().c.name, table_name("")
+        found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
+        return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
 
     def sibling(self, name: str) -> SqlStore:
         """Another store in the same database."""

@@ -1,0 +1,69 @@
+"""The connection type `homing`: how its form becomes a store URL.
+
+Either the password field holds the whole URL, or `scheme` is set and the URL is put together from the fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+from homing.errors import ConfigurationError
+from homing.stores import check_scheme, resolve_url
+
+#: The schemes the form offers.
+SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps")
+
+
+class ConnectionFields(Protocol):
+    """What of an Airflow connection is looked at; both of Airflow's own Connection classes have it."""
+
+    conn_id: Any
+    host: Any
+    login: Any
+    password: Any
+    schema: Any
+    port: Any
+
+    @property
+    def extra_dejson(self) -> Any: ...
+
+
+def url_of(connection: ConnectionFields) -> str:
+    """The store URL of a connection. A secret: never log it. Raises ConfigurationError when its fields make none."""
+    fields = dict(connection.extra_dejson or {})
+    if fields.get("scheme"):
+        url = _put_together(connection, fields)
+        check_scheme(url)
+        return url
+    if not connection.password:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} names no store: put its URL into the password field, or set scheme"
+        )
+    return resolve_url(connection.password)
+
+
+def _put_together(connection: ConnectionFields, fields: dict[str, Any]) -> str:
+    scheme, path = str(fields["scheme"]), connection.schema or ""
+    query = "&".join(
+        filter(None, [urlencode({"store": fields["store"]}) if fields.get("store") else "", _options(fields)])
+    )
+    if scheme.partition("+")[0] == "sqlite":
+        where = f"/{path or connection.host or ''}"
+    else:
+        if not connection.host:
+            raise ConfigurationError(f"the connection {connection.conn_id!r} has no host")
+        where = f"{_credentials(connection)}{connection.host}{f':{connection.port}' if connection.port else ''}"
+        where += f"/{quote(path, safe='')}" if path else ""
+    return f"{scheme}://{where}{'?' if query else ''}{query}"
+
+
+def _credentials(connection: ConnectionFields) -> str:
+    if not connection.login and not connection.password:
+        return ""
+    password = f":{quote(connection.password, safe='')}" if connection.password else ""
+    return f"{quote(connection.login or '', safe='')}{password}@"
+
+
+def _options(fields: dict[str, Any]) -> str:
+    return str(fields.get("options") or "").lstrip("?&")

@@ -1,0 +1,124 @@
+"""listener_dag: a plain function on a store, as a DAG, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from airflow.sdk import DAG, BaseOperator
+
+from homing.airflow import metrics
+from homing.airflow.asking import has_due
+from homing.airflow.dag import START
+from homing.airflow.hook import find_url, is_url
+from homing.airflow.trigger import StoreTrigger
+from homing.errors import ConfigurationError, HomingError
+from homing.listener import ListenerConfig, StoreListener
+from homing.retry import RetryPolicy
+from homing.stores import open_store
+
+#: Seconds after which a run that never comes to rest ends, so that a newer DAG file takes effect.
+LONGEST_RUN = 600.0
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a task listens to, with the settings of a ListenerConfig; stores by URL, `env:NAME` or connection id."""
+
+    store: str
+    dead_letter_store: str | None
+    config: ListenerConfig
+
+
+class ListenOperator(BaseOperator):
+    """Waits in the triggerer until something is due, then handles messages with a StoreListener until none is left.
+
+    What fails is retried, dead-lettered, released or dropped as the config says; the numbers are the task's result.
+    """
+
+    def __init__(self, *, listening: Listening, on_message: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.listening = listening
+        self.on_message = on_message
+
+    def execute(self, context: Any, event: Any = None) -> dict[str, int]:
+        with open_store(find_url(self.listening.store)) as store:
+            due = has_due(store)
+            if due or (due is None and event):
+                return self._listen(store)
+        self.log.info("nothing is due in store %s: listening", store.name)
+        interval = self.listening.config.polling_seconds
+        return self.defer(trigger=StoreTrigger(self.listening.store, interval), method_name="execute")  # type: ignore[func-returns-value]
+
+    def _listen(self, store: Any) -> dict[str, int]:
+        if self.listening.dead_letter_store is None:
+            return self._run(store, self.listening.config)
+        with open_store(find_url(self.listening.dead_letter_store)) as dead_letters:
+            return self._run(store, replace(self.listening.config, dead_letter_store=dead_letters))
+
+    def _run(self, store: Any, config: ListenerConfig) -> dict[str, int]:
+        listener = StoreListener(store, config)
+        listener.attach(self.on_message)
+        listener.start()
+        try:
+            _wait_until_idle(listener, store, config.polling_seconds)
+        finally:
+            listener.graceful_stop()
+        found = listener.metrics()
+        counted = {name: getattr(found, name) for name in ("processed", "dead_lettered", "dropped", "released")}
+        for name, number in counted.items():
+            metrics.count("delivered" if name == "processed" else name, number, store=store.name)
+        self.log.info("store %s: %s", store.name, ", ".join(f"{number} {name}" for name, number in counted.items()))
+        return counted
+
+
+def _wait_until_idle(listener: StoreListener, store: Any, interval: float) -> None:
+    """Returns when nothing is due and nothing in flight, twice in a row; or after a long while."""
+    ends, quiet = time.monotonic() + LONGEST_RUN, 0
+    while quiet < 2 and time.monotonic() < ends:  # noqa: PLR2004
+        time.sleep(min(interval, 1.0) / 2)
+        try:
+            busy = listener.metrics().in_flight > 0 or has_due(store)
+        except HomingError:
+            return  # the store is away: the next run waits for it
+        quiet = 0 if busy else quiet + 1
+
+
+def listener_dag(
+    name: str,
+    *,
+    store: str,
+    on_message: Callable[..., Any] | Any,
+    dead_letter_store: str | None = None,
+    polling_interval: float = 1.0,
+    max_retries: int = 3,
+    retry_interval: float = 1.0,
+    ack_with_failure_after_max_retries: bool | None = None,
+    drop_message_after_max_retries: bool | None = None,
+    retry: RetryPolicy | None = None,
+    concurrency: int = 1,
+    batch_size: int = 100,
+    lease: float = 30.0,
+    max_handling_time: float = 900.0,
+    **dag_arguments: Any,
+) -> DAG:
+    """Makes the DAG `<name>`: `on_message`, a function or an object with that method, gets every message of `store`.
+
+    The other arguments are those of ListenerConfig, with its defaults; stores are URLs, `env:NAME` or ids of Airflow
+    connections. Opens no store.
+    """
+    if taken := {"dag_id", "schedule", "max_active_runs"} & dag_arguments.keys():
+        raise ConfigurationError(f"listener_dag({name!r}) sets {', '.join(sorted(taken))} itself")
+    for reference in (store, *([dead_letter_store] if dead_letter_store is not None else [])):
+        if is_url(reference) and not reference.startswith("env:"):
+            open_store(reference).close()  # connects to nothing, and finds fault with names and options
+    given = locals()
+    settings = {field.name: given[field.name] for field in fields(ListenerConfig) if field.name != "dead_letter_store"}
+    listening = Listening(store, dead_letter_store, ListenerConfig(**settings))
+    common = {"catchup": False, "start_date": START, "tags": ["homing"], **dag_arguments}
+    with DAG(name, schedule="@continuous", max_active_runs=1, **common) as dag:
+        # What is wrong with a message is between it and its retries; the task is only ever retried for a store's sake.
+        ListenOperator(task_id="listen", listening=listening, on_message=on_message, retries=3, retry_delay=10.0)
+    return dag

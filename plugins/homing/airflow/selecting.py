@@ -1,0 +1,122 @@
+"""What a replay is about: selected once, frozen in an XCom, and approved by somebody when it is much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import BaseOperator, Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from homing.airflow.pipeline import PipelineSpec
+from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
+from homing.delivery.failures import group, select
+from homing.errors import ConfigurationError
+from homing.times import parse_past
+
+#: More than this in one replay would be too much for an XCom.
+MOST = 10_000
+_SHOWN = 10
+
+
+def replay_params() -> dict[str, Param]:
+    """The form of a replay that somebody triggers by hand. What is left empty does not narrow it down."""
+    text = ["null", "string"]
+    when = "2026-12-01 02:00 Europe/Berlin, or PT1H for an hour ago"
+    return {
+        "batch": Param(None, type=text, title="Batch", description="What failed in this batch"),
+        "ids": Param([], type="array", items={"type": "string"}, title="Ids", description="These messages"),
+        "error_group": Param(
+            None, type=text, title="Error group", description='As `homing failures` calls it, such as "crm: URLError"'
+        ),
+        "destination": Param(None, type=text, title="Destination", description="What failed at this destination"),
+        "since": Param(None, type=text, title="Failed since", description=when),
+        "until": Param(None, type=text, title="Failed before", description=when),
+        "limit": Param(MOST, type="integer", minimum=1, maximum=MOST, title="Limit", description="The oldest so many"),
+        "rate": Param(
+            None,
+            type=["null", "number"],
+            exclusiveMinimum=0,
+            title="Rate",
+            description="Messages per second at most; runs in the task instead of on Spark",
+        ),
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Say what would happen, deliver nothing"),
+    }
+
+
+class SelectOperator(BaseOperator):
+    """Selects what the run's params say, and returns the ids: the replay acts on these, whatever fails meanwhile.
+
+    A dry run says, per error group, what a replay would do, and skips it.
+    """
+
+    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+
+    def execute(self, context: Any) -> list[str]:
+        params = context["params"]
+        selection = read_selection(params)
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            found = select(stores, selection)
+            unknown = [] if found else self._unknown(stores, selection)
+        if unknown:
+            raise AirflowFailException(
+                f"nothing is known in store {stores.store.name!r} of {', '.join(unknown[:_SHOWN])}"
+            )
+        plan = [f"{each.name}: {each.failures} messages, {each.plan}" for each in group(found)]
+        for line in plan or ["nothing has failed, or what failed was delivered since"]:
+            self.log.info(line)
+        context["ti"].xcom_push(key="plan", value=plan)
+        if params.get("dry_run"):
+            raise AirflowSkipException(f"a dry run: {len(found)} messages would be replayed")
+        if not found:
+            raise AirflowSkipException("nothing is left to replay")
+        return [failure.message_id for failure in found]
+
+    def _unknown(self, stores: PipelineStores, selection: Selection) -> list[str]:
+        return Batch(stores, "", self.pipeline.flows).unknown(selection.ids, selection.batch)
+
+
+class ApproveReplayOperator(ApprovalOperator):
+    """Asks somebody before more than `above` messages are replayed; fewer pass at once."""
+
+    template_fields = (*ApprovalOperator.template_fields, "ids")
+
+    def __init__(self, *, ids: Any, above: int, **kwargs: Any) -> None:
+        super().__init__(subject="Replay?", **kwargs)
+        self.ids = ids
+        self.above = above
+
+    def execute(self, context: Any) -> Any:
+        number = len(self.ids or ())
+        if number <= self.above:
+            self.log.info("%d messages need no approval", number)
+            return None
+        plan = context["ti"].xcom_pull(task_ids=next(iter(self.upstream_task_ids)), key="plan") or []
+        self.subject = f"Replay {number} messages of {self.dag.dag_id.removesuffix('_replay')}?"
+        self.body = "\n".join(f"- {line}" for line in plan)
+        return super().execute(context)
+
+
+def read_selection(params: Any) -> Selection:
+    """The params in the words of the delivery protocol; raises ConfigurationError where they select nothing at all."""
+    selection = Selection(
+        batch=params.get("batch") or None,
+        ids=params.get("ids") or (),
+        error_group=params.get("error_group") or None,
+        since=parse_past(params["since"]) if params.get("since") else None,
+        until=parse_past(params["until"]) if params.get("until") else None,
+        destination=params.get("destination") or None,
+        limit=params.get("limit") or MOST,
+    )
+    if not (
+        selection.batch
+        or selection.ids
+        or selection.error_group
+        or selection.since
+        or selection.until
+        or selection.destination
+    ):
+        raise ConfigurationError("say what to replay: a batch, ids, an error group, a destination or a time range")
+    return selection

@@ -1,0 +1,84 @@
+"""The end of a run, whatever happened before it: its batch is settled, and what failed is handed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.exceptions import DagRunTriggerException
+
+from homing.airflow import metrics
+from homing.airflow.pipeline import PipelineSpec
+from homing.delivery import Settlement, work
+
+
+class ReplayLink(BaseOperatorLink):
+    """From a settlement to the replay of what failed."""
+
+    name = "Replay"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return f"/dags/{operator.replay_dag_id}/runs/{ti_key.run_id}"
+
+
+class SettleOperator(BaseOperator):
+    """Settles the batch, and has what failed replayed by the DAG `replay_dag_id`. To be used as a teardown."""
+
+    operator_extra_links = (ReplayLink(),)
+
+    def __init__(self, *, pipeline: PipelineSpec, replay_dag_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.replay_dag_id = replay_dag_id
+
+    def execute(self, context: Any) -> None:
+        run_id = self.pipeline.run_key(context)
+        with self.pipeline.open_batch(run_id) as batch:
+            # First: what lies there must not outlive the run's hold on its messages.
+            work.remove(self.pipeline.work_dir, run_id)
+            settlement = batch.settle()
+            to_replay, stranded = batch.awaiting_replay(), batch.stranded()
+        self.log.info("batch %s: %s", run_id, settlement)
+        metrics.settled(settlement, self.pipeline.name)
+        if to_replay or stranded:
+            self.log.info("%s replays %d of this batch and %d left over", self.replay_dag_id, to_replay, len(stranded))
+            # One replay per pass: settling twice asks for the same one, settling after a clear asks for another.
+            passes = getattr(context["dag_run"], "clear_number", 0) or 0
+            replay_run = f"{context['run_id']}.{passes}" if passes else context["run_id"]
+            trigger_replay(self.replay_dag_id, replay_run, {"batch": run_id, "ids": stranded})
+
+
+class SettleReplayOperator(BaseOperator):
+    """The end of a replay: what its retries could not deliver is dead-lettered, if the failure callback did not."""
+
+    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+
+    def execute(self, context: Any) -> None:
+        run_id = self.pipeline.run_key(context)
+        self.log.info("replay %s: %s", run_id, finish_replay(self.pipeline, run_id))
+
+
+def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:
+    """Dead-letters what a replay could not deliver. Idempotent."""
+    with pipeline.open_batch(run_id) as batch:
+        settlement = batch.finish_replay()
+    metrics.settled(settlement, pipeline.name)
+    return settlement
+
+
+def trigger_replay(dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+    """Ends the task that calls it by asking for a run of a replay DAG; asking twice makes one run."""
+    raise DagRunTriggerException(
+        trigger_dag_id=dag_id,
+        dag_run_id=run_id,
+        conf=conf,
+        reset_dag_run=False,
+        skip_when_already_exists=True,
+        wait_for_completion=False,
+        allowed_states=[],
+        failed_states=[],
+        poke_interval=1,
+        deferrable=False,
+    )

@@ -1,0 +1,67 @@
+"""StoreMessagesOperator: an author's DAG produces messages."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from airflow.sdk import BaseOperator
+
+from homing.airflow import metrics
+from homing.airflow.hook import find_url, is_url
+from homing.errors import ConfigurationError
+from homing.message import Message
+from homing.store import BULK
+from homing.stores import open_store
+from homing.times import parse_time
+
+
+class StoreMessagesOperator(BaseOperator):
+    """Stores `contents`, a list of messages, and returns their ids, only when they are durable.
+
+    A retry, and a run that is cleared, stores the same ids, which a store with deduplication keeps once. `contents`,
+    `headers`, which every message gets, and `scheduled_at`, a time as people write it, may be templates or XComs.
+    """
+
+    template_fields = ("contents", "headers", "scheduled_at")
+
+    def __init__(
+        self,
+        *,
+        store: str,
+        contents: Any,
+        headers: dict[str, Any] | None = None,
+        scheduled_at: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        is_url(store)
+        self.store = store
+        self.contents = contents
+        self.headers = headers
+        self.scheduled_at = scheduled_at
+
+    def execute(self, context: Any) -> list[str]:
+        if not isinstance(self.contents, list | tuple):
+            raise ConfigurationError(f"contents is a list of messages, not a {type(self.contents).__name__}")
+        due = parse_time(self.scheduled_at) if self.scheduled_at else None
+        messages = [
+            Message(_message_id(context, number), content, headers=self.headers or {}, scheduled_at=due)
+            for number, content in enumerate(self.contents)
+        ]
+        with open_store(find_url(self.store)) as store:
+            if BULK in store.features:
+                store.store_many(messages)
+            else:
+                for message in messages:
+                    store.store(message)
+        self.log.info("stored %d messages in store %s", len(messages), store.name)
+        metrics.count("accepted", len(messages), store=store.name)
+        return [message.id for message in messages]
+
+
+def _message_id(context: Any, number: int) -> str:
+    """The same for every try of the task."""
+    ti = context["ti"]
+    key = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{number}"

@@ -1,0 +1,1 @@
+"""The command line: `homing …`, and the same commands as `airflow homing …`."""

@@ -1,0 +1,5 @@
+import sys
+
+from homing.cli.main import main
+
+sys.exit(main())

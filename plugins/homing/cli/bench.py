@@ -1,0 +1,58 @@
+"""bench-claim: how fast a database claims, measured where it is."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+
+from homing.cli.command import DONE
+from homing.cli.desk import Desk
+from homing.errors import ConfigurationError
+from homing.stores.sql import SqlStore
+
+STORE = "bench"
+
+
+def bench_claim(arguments: Namespace, desk: Desk) -> int:
+    """Stores, claims and acknowledges messages in the store `bench` of the same database, and leaves that empty."""
+    if arguments.messages < 1 or arguments.batch_size < 1:
+        raise ConfigurationError("--messages and --batch-size are at least 1")
+    with desk.open(arguments.store) as named:
+        if not isinstance(named, SqlStore):
+            raise ConfigurationError(f"store {named.name!r} is in no database: bench-claim measures SQL stores")
+        with named.sibling(STORE) as store:
+            if arguments.dry_run:
+                desk.tell(f"would store, claim and acknowledge {arguments.messages} messages in {store.name!r}")
+                return DONE
+            desk.show(_measure(store, arguments.messages, arguments.batch_size), arguments)
+    return DONE
+
+
+def _measure(store: SqlStore, messages: int, batch_size: int) -> dict[str, object]:
+    _drain(store, batch_size)
+    began = time.perf_counter()
+    store.store_many([{"number": number} for number in range(messages)])
+    stored = time.perf_counter()
+    claims = _drain(store, batch_size)
+    seconds = sorted(claims)
+    store.purge(0)
+    return {
+        "messages": messages,
+        "stored_per_second": round(messages / (stored - began)),
+        "claimed_per_second": round(messages / sum(seconds)) if seconds else 0,
+        "claim_milliseconds_median": round(1000 * seconds[len(seconds) // 2], 2) if seconds else 0,
+        "claim_milliseconds_longest": round(1000 * seconds[-1], 2) if seconds else 0,
+    }
+
+
+def _drain(store: SqlStore, batch_size: int) -> list[float]:
+    """Claims and acknowledges all there is; the seconds each claim took."""
+    claims: list[float] = []
+    while True:
+        began = time.perf_counter()
+        claimed = store.claim(batch_size)
+        took = time.perf_counter() - began
+        if not claimed:
+            return claims
+        claims.append(took)
+        store.settle(claimed)

@@ -1,0 +1,45 @@
+"""Desk: what a command works with. Where stores are found, and how an answer is shown."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from homing.cli.output import render
+from homing.delivery import PipelineStores, open_pipeline_stores
+from homing.store import Store
+from homing.stores import open_store, resolve_url
+
+VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
+
+
+class Desk:
+    """`find_url` turns the name of a store into its URL; `known` names the stores to look at when none is named."""
+
+    def __init__(
+        self, find_url: Callable[[str], str] = resolve_url, known: Callable[[], Sequence[str]] = lambda: VARIABLES
+    ) -> None:
+        self.find_url = find_url
+        self.known = known
+
+    def open(self, reference: str) -> Store:
+        """The store, not yet connected; the caller closes it."""
+        return open_store(self.find_url(reference))
+
+    @contextmanager
+    def pipeline(self, arguments: Namespace) -> Iterator[PipelineStores]:
+        """The stores of the pipeline whose store and dead-letter store were named."""
+        urls = self.find_url(arguments.store), self.find_url(arguments.dead_letter_store)
+        with open_pipeline_stores(*urls) as stores:
+            yield stores
+
+    def show(self, answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], arguments: Namespace) -> None:
+        """Shows rows, or one object, in the form that was asked for."""
+        sys.stdout.write(render(answer, arguments.output) + "\n")
+
+    def tell(self, text: str) -> None:
+        """Says something to people; scripts that read the answer do not see it."""
+        sys.stderr.write(text + "\n")

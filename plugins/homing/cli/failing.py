@@ -1,0 +1,105 @@
+"""failures, replay, dead-letter: what failed, and what is to become of it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from uuid import uuid4
+
+from homing.cli.command import DONE, NOT_SO
+from homing.cli.desk import Desk
+from homing.delivery import Batch, Failure, Selection
+from homing.delivery.failures import group, select
+from homing.delivery.giving_up import give_up
+from homing.delivery.replaying import replay_here
+from homing.errors import ConfigurationError
+from homing.pipeline import load_chain
+from homing.times import parse_past
+
+
+def failures(arguments: Namespace, desk: Desk) -> int:
+    """The error groups, or with --messages the messages; 0 also when there are none."""
+    with desk.pipeline(arguments) as stores:
+        found = select(stores, _selection(arguments))
+    if arguments.messages:
+        desk.show([_line(failure) for failure in found], arguments)
+    else:
+        desk.show(_groups(found), arguments)
+    return DONE
+
+
+def replay(arguments: Namespace, desk: Desk) -> int:
+    """Replays what was selected. 1 when something still fails; it stays where it was."""
+    selection, chain = _selection(arguments), load_chain(arguments.chain)
+    if selection.everything and not arguments.all:
+        raise ConfigurationError("say what to replay: ids, --batch, --error-group, --since, ... or --all")
+    if arguments.rate is not None and arguments.rate <= 0:
+        raise ConfigurationError(f"--rate is a positive number of messages per second, not {arguments.rate}")
+    with desk.pipeline(arguments) as stores:
+        found = select(stores, selection)
+        if arguments.dry_run:
+            desk.tell(f"would replay {len(found)} messages")
+            desk.show(_groups(found), arguments)
+            return DONE
+        batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
+        held = batch.reclaim([failure.message_id for failure in found])
+        with chain:
+            tally = replay_here(stores, batch, chain, rate=arguments.rate)
+        settlement = batch.settle()
+    busy = len(found) - held
+    if busy:
+        desk.tell(f"{busy} of them are being replayed by somebody else")
+    answer = {"replayed": held, "delivered": settlement.acknowledged, "still_failing": settlement.released}
+    desk.show({**answer, "outcomes": dict(tally)}, arguments)
+    return NOT_SO if settlement.released or busy else DONE
+
+
+def dead_letter(arguments: Namespace, desk: Desk) -> int:
+    """Dead-letters messages that wait, or have failed. 1 when some are finished, unknown or held by somebody."""
+    with desk.pipeline(arguments) as stores:
+        waiting = stores.store.present(arguments.ids) | stores.failures.present(arguments.ids)
+        moved = waiting if arguments.dry_run else give_up(stores, arguments.ids, arguments.reason)
+    left = [message_id for message_id in arguments.ids if message_id not in moved]
+    for message_id in left:
+        desk.tell(f"homing: message {message_id} does not wait in store {stores.store.name!r}, or somebody holds it")
+    desk.tell(f"{'would dead-letter' if arguments.dry_run else 'dead-lettered'} {len(moved)}")
+    desk.show([{"id": message_id} for message_id in sorted(moved)], arguments)
+    return NOT_SO if left else DONE
+
+
+def _selection(arguments: Namespace) -> Selection:
+    return Selection(
+        batch=arguments.batch,
+        ids=arguments.ids,
+        error_group=arguments.error_group,
+        since=parse_past(arguments.since) if arguments.since else None,
+        until=parse_past(arguments.until) if arguments.until else None,
+        destination=arguments.destination,
+        limit=arguments.limit,
+    )
+
+
+def _groups(found: list[Failure]) -> list[dict[str, object]]:
+    return [
+        {
+            "group": each.name,
+            "messages": each.failures,
+            "dead": each.dead,
+            "oldest": each.oldest,
+            "newest": each.newest,
+            "example": each.example,
+            "error": each.example_error,
+            "a_replay": each.plan,
+        }
+        for each in group(found)
+    ]
+
+
+def _line(failure: Failure) -> dict[str, object]:
+    return {
+        "id": failure.message_id,
+        "state": "dead" if failure.dead else "waiting for its replay",
+        "failed": failure.failed_at,
+        "groups": failure.groups,
+        "done": sorted(failure.done),
+        "batch": failure.batch_id,
+    }

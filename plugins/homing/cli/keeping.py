@@ -1,0 +1,59 @@
+"""purge and audit: keeping the stores small and the books straight."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from homing.cli.command import DONE, NOT_SO
+from homing.cli.desk import Desk
+from homing.delivery import Books, keep_books
+from homing.delivery.books import Column
+from homing.errors import ConfigurationError
+from homing.pipeline import load_chain
+from homing.times import parse_duration
+
+
+def purge(arguments: Namespace, desk: Desk) -> int:
+    """Removes finished messages; how many."""
+    older_than = None if arguments.older_than is None else parse_duration(arguments.older_than)
+    with desk.open(arguments.store) as store:
+        if arguments.dry_run:
+            answer = {"store": store.name, "would_remove_at_most": store.count()[arguments.state]}
+        else:
+            answer = {"store": store.name, "removed": store.purge(older_than, state=arguments.state)}
+    desk.show(answer, arguments)
+    return DONE
+
+
+def audit(arguments: Namespace, desk: Desk) -> int:
+    """Counts every accepted message and looks for it on the other side. 1, with their ids, when some are nowhere."""
+    flows = _flows(arguments)
+    with desk.pipeline(arguments) as stores:
+        books = keep_books(stores, flows)
+    desk.show(_sheet(books, stores.store.name), arguments)
+    for message_id in books.unaccounted:
+        desk.tell(f"homing: message {message_id} is nowhere")
+    return DONE if books.balanced else NOT_SO
+
+
+def _flows(arguments: Namespace) -> list[str]:
+    if arguments.destinations:
+        return [name.strip() for name in arguments.destinations.split(",")]
+    if arguments.chain:
+        return [flow.name for flow in load_chain(arguments.chain).flows]
+    raise ConfigurationError("say what the destinations are: --chain module:attribute, or --destinations crm,lake")
+
+
+def _sheet(books: Books, store: str) -> dict[str, object]:
+    batches = {name or "(not claimed yet)": column for name, column in books.batches.items()}
+    sums = [
+        _sum("store", store, books.total),
+        *(_sum("destination", name, column) for name, column in books.destinations.items()),
+        *(_sum("batch", name, column) for name, column in batches.items()),
+    ]
+    return {"balanced": books.balanced, "unaccounted": books.unaccounted, "sums": sums}
+
+
+def _sum(of: str, name: str, column: Column) -> dict[str, object]:
+    return {"of": of, "name": name, **asdict(column), "balanced": column.balanced}

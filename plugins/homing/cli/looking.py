@@ -1,0 +1,124 @@
+"""stores, peek, list, show: looking without changing anything."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from homing.cli.command import DONE, NOT_SO
+from homing.cli.desk import Desk
+from homing.delivery import PipelineStores
+from homing.delivery.records import dead_letter_id
+from homing.errors import ConfigurationError
+from homing.message import AVAILABLE, Message
+from homing.store import COUNT, Store
+from homing.stores.sql import SqlStore
+
+
+def stores(arguments: Namespace, desk: Desk) -> int:
+    """Counts each named store and, in a database, every other store that lies there too."""
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for reference in arguments.stores or _set(desk):
+        with desk.open(reference) as store:
+            for place, row in _counted(store):
+                rows.setdefault(place, row)
+    desk.show(list(rows.values()), arguments)
+    return DONE
+
+
+def peek(arguments: Namespace, desk: Desk) -> int:
+    """The next messages, contents included. 1 when nothing is due."""
+    with desk.open(arguments.store) as store:
+        found = store.browse(arguments.limit, state=AVAILABLE)
+    desk.show([_whole(message) for message in found], arguments)
+    return DONE if found else NOT_SO
+
+
+def list_messages(arguments: Namespace, desk: Desk) -> int:
+    """Messages as lines."""
+    with desk.open(arguments.store) as store:
+        found = store.browse(arguments.limit, state=arguments.state, after=arguments.after)
+    desk.show([_line(message) for message in found], arguments)
+    return DONE
+
+
+def show(arguments: Namespace, desk: Desk) -> int:
+    """One message, wherever it is. 1 when nothing is known of it."""
+    with desk.pipeline(arguments) as pipeline:
+        where = _whereabouts(pipeline, arguments.id)
+        ledger = pipeline.ledger.entries([arguments.id]).get(arguments.id, {})
+    if not where and not ledger:
+        desk.tell(f"homing: nothing is known of message {arguments.id} in store {pipeline.store.name!r}")
+        return NOT_SO
+    deliveries = [
+        {
+            "flow": entry.flow or "(source flow)",
+            "destination": entry.destination,
+            "state": entry.state,
+            "attempts": entry.attempts,
+            "deliveries": entry.deliveries,
+            "error": entry.error and {key: entry.error.get(key) for key in ("type", "message", "handler")},
+            "result": entry.result,
+            "batch": entry.batch_id,
+            "run": entry.run_id,
+        }
+        for entry in ledger.values()
+    ]
+    desk.show({"id": arguments.id, "found_in": where, "deliveries": deliveries}, arguments)
+    return DONE
+
+
+def _set(desk: Desk) -> list[str]:
+    """The known stores that are there; raises when there is none."""
+    found = []
+    for reference in desk.known():
+        try:
+            desk.find_url(reference)
+        except ConfigurationError:
+            continue
+        found.append(reference)
+    if not found:
+        raise ConfigurationError("name a store, or set HOMING_STORE to its URL")
+    return found
+
+
+def _counted(store: Store) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    if not isinstance(store, SqlStore):
+        counts = store.count() if COUNT in store.features else {}
+        yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
+        return
+    for name in sorted({store.name, *store.siblings()}):
+        with store.sibling(name) as each:
+            age = each.oldest_age()
+            about = {"store": name, "kind": each.place[0].partition(":")[0], **each.count()}
+            yield each.place, {**about, "oldest": None if age is None else round(age, 1)}
+
+
+def _whereabouts(pipeline: PipelineStores, message_id: str) -> list[dict[str, Any]]:
+    places = (
+        (pipeline.store, message_id),
+        (pipeline.failures, message_id),
+        (pipeline.dead_letters, dead_letter_id(pipeline.store.name, message_id)),
+    )
+    return [
+        {"store": store.name, **_whole(message)}
+        for store, known_as in places
+        for message in store.browse(1, ids=[known_as])
+    ]
+
+
+def _line(message: Message) -> dict[str, Any]:
+    return {
+        "number": message.sequence_number,
+        "id": message.id,
+        "state": message.state,
+        "deliveries": message.delivery_count,
+        "enqueued": message.enqueued_at,
+        "due": message.scheduled_at,
+        "reason": message.dead_letter_reason,
+    }
+
+
+def _whole(message: Message) -> dict[str, Any]:
+    return {**_line(message), "headers": dict(message.headers), "content": message.content}

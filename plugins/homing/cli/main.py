@@ -1,0 +1,51 @@
+"""`homing …` without Airflow."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from homing.cli.command import DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE, Command
+from homing.cli.commands import COMMANDS
+from homing.cli.desk import Desk
+from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; its exit code. 0: done. 1: not so. 2: wrong usage or set-up. 3: a store is away."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    arguments = build_parser().parse_args(argv)
+    return run(arguments.command, arguments, Desk())
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="homing", description="Guaranteed message delivery.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=command.help)
+        sub.set_defaults(command=command)
+        for each in command.arguments:
+            sub.add_argument(*each.flags, **each.options)
+    return parser
+
+
+def run(command: Command, arguments: argparse.Namespace, desk: Desk) -> int:
+    """Runs a command and says in one line what went wrong, if something did. Never shows a traceback of ours."""
+    try:
+        return command.run(arguments, desk)
+    except (ConfigurationError, UnsupportedError) as error:
+        return _complain(error, SET_UP_WRONGLY)
+    except StoreUnavailableError as error:
+        return _complain(error, UNAVAILABLE)
+    except HomingError as error:
+        return _complain(error, NOT_SO)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has seen enough, and Python need not say so
+        return DONE
+
+
+def _complain(error: HomingError, code: int) -> int:
+    sys.stderr.write(f"homing: {error}\n")
+    return code

@@ -1,0 +1,170 @@
+"""What has failed and waits: in the failure store for its replay, in the dead-letter store for people."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from homing.delivery.records import FAILURE_TYPE, dead_letter_id
+from homing.delivery.stores import PipelineStores
+from homing.errors import ConfigurationError
+from homing.ledger import of_life
+from homing.message import ACKNOWLEDGED, Message
+from homing.stores.sql import SqlStore
+from homing.stores.sql.database import chunks
+
+_PAGE = 1_000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed message. `errors` and `done` are keyed by destination flow; the source flow's key is empty."""
+
+    message_id: str
+    batch_id: str
+    failed_at: datetime
+    errors: Mapping[str, Mapping[str, Any]]
+    done: Mapping[str, Any]
+    dead: bool
+
+    @property
+    def groups(self) -> list[str]:
+        """The names of the error groups it belongs to: which handler raised what."""
+        return sorted({_group_of(error) for error in self.errors.values()})
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which failures: those that fit everything that is set, the oldest first, `limit` at most."""
+
+    batch: str | None = None
+    ids: Collection[str] = ()
+    error_group: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    destination: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigurationError(f"limit is at least 1, not {self.limit!r}")
+        if self.since and self.until and self.since >= self.until:
+            raise ConfigurationError(f"the time range ends before it begins: {self.since} to {self.until}")
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing narrows it down."""
+        return not (
+            self.batch or self.ids or self.error_group or self.since or self.until or self.destination or self.limit
+        )
+
+    def fits(self, failure: Failure) -> bool:
+        return (
+            (self.error_group is None or self.error_group in failure.groups)
+            and (self.since is None or failure.failed_at >= self.since)
+            and (self.until is None or failure.failed_at < self.until)
+            and (self.destination is None or self.destination in failure.errors)
+        )
+
+
+@dataclass
+class ErrorGroup:
+    """Failures of one kind, counted; a message that failed at two destinations is in two groups."""
+
+    name: str
+    failures: int = 0
+    dead: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    example: str = ""
+    example_error: str = ""
+    retried: set[str] = field(default_factory=set)
+    skipped: set[str] = field(default_factory=set)
+
+    def add(self, failure: Failure) -> None:
+        self.failures += 1
+        self.dead += failure.dead
+        self.oldest = min(filter(None, (self.oldest, failure.failed_at)))
+        self.newest = max(filter(None, (self.newest, failure.failed_at)))
+        self.skipped.update(flow for flow in failure.done if flow)
+        self.retried.update(failure.errors)
+        if not self.example:
+            self.example = failure.message_id
+            mine = (error for error in failure.errors.values() if _group_of(error) == self.name)
+            self.example_error = str(next(mine)["message"])
+
+    @property
+    def plan(self) -> str:
+        """What a replay would do with it, in words."""
+        tried = ", ".join(flow or "the whole chain" for flow in sorted(self.retried))
+        kept = ", ".join(sorted(self.skipped))
+        return f"tries {tried} again" + (f", skips {kept} where that is done" if kept else "")
+
+
+def read_failures(stores: PipelineStores, ids: Collection[str] | None = None) -> Iterator[Failure]:
+    """Every message that waits after its failure, or those of these ids; the waiting ones before the dead ones."""
+    dead_ids = None if ids is None else [dead_letter_id(stores.store.name, message_id) for message_id in ids]
+    for page in _pages(stores.failures, ids):
+        yield from _to_failures(stores, page, dead=False)
+    for page in _pages(stores.dead_letters, dead_ids):
+        ours = [message for message in page if message.dead_letter_source == stores.store.name]
+        yield from _to_failures(stores, ours, dead=True)
+
+
+def select(stores: PipelineStores, selection: Selection) -> list[Failure]:
+    """The failures that fit, each message once, the oldest first."""
+    candidates = set(selection.ids) | set(stores.ledger.unfinished(selection.batch) if selection.batch else ())
+    narrowed = bool(selection.ids or selection.batch)
+    found = {
+        failure.message_id: failure
+        for failure in read_failures(stores, candidates if narrowed else None)
+        if selection.fits(failure)
+    }
+    oldest_first = sorted(found.values(), key=lambda failure: (failure.failed_at, failure.message_id))
+    return oldest_first[: selection.limit]
+
+
+def group(failures: Iterable[Failure]) -> list[ErrorGroup]:
+    """The failures by what went wrong, the largest group first."""
+    groups: dict[str, ErrorGroup] = {}
+    for failure in failures:
+        for name in failure.groups:
+            groups.setdefault(name, ErrorGroup(name)).add(failure)
+    return sorted(groups.values(), key=lambda each: (-each.failures, each.name))
+
+
+def _group_of(error: Mapping[str, Any]) -> str:
+    return f"{error['handler']}: {error['type']}"
+
+
+def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Message]]:
+    if ids is not None:
+        for chunk in chunks(ids, _PAGE):
+            yield store.browse(_PAGE, ids=chunk)
+        return
+    after = 0
+    while page := store.browse(_PAGE, after=after):
+        yield page
+        after = page[-1].sequence_number or 0
+
+
+def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:
+    waiting = [each for each in page if each.state != ACKNOWLEDGED and each.content_type == FAILURE_TYPE]
+    known = stores.ledger.entries([each.content["message"]["id"] for each in waiting])
+    for each in waiting:
+        record = each.content
+        message_id, life = record["message"]["id"], int(record["message"].get("sequence_number") or 0)
+        # The record was true when it was written; the ledger also knows what replays have done since.
+        entries = of_life(known.get(message_id, {}), life)
+        errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error}
+        done = {flow: entry.result for flow, entry in entries.items() if entry.done}
+        yield Failure(
+            message_id=message_id,
+            batch_id=record.get("batch_id") or "",
+            failed_at=datetime.fromisoformat(record["failed_at"]).astimezone(timezone.utc),
+            errors=errors or record["errors"],
+            done={**record["done"], **done},
+            dead=dead,
+        )

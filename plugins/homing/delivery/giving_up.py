@@ -1,0 +1,40 @@
+"""Giving messages up by hand: whoever operates a pipeline says that these are not to be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import uuid4
+
+from homing.delivery import records
+from homing.delivery.batch import Batch
+from homing.delivery.stores import PipelineStores
+from homing.ledger import FAILED, SOURCE_FLOW, Entry
+
+_LEASE = 60.0
+
+
+def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[str]:
+    """Moves those of these messages that wait, or have failed, to the dead-letter store; their ids.
+
+    What somebody holds, and what is finished, is left alone. Copied before it is acknowledged, as everywhere.
+    """
+    batch = Batch(stores, f"homing dead-letter/{uuid4()}", [SOURCE_FLOW])
+    for store in (stores.store, stores.failures):
+        store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
+    error = {"type": "GivenUp", "message": reason, "handler": "homing dead-letter", "stack": "", "attempt": 1}
+    entries = [
+        Entry(
+            records.message_id(row),
+            SOURCE_FLOW,
+            FAILED,
+            error=error,
+            batch_id=records.batch_of(row),
+            life=records.life(row),
+        )
+        for held in batch.held()
+        for row in held.store.batch_rows(held.lease)
+    ]
+    stores.ledger.record(stores.ledger.open_step(batch.run_id, "dead-letter", _LEASE), entries)
+    batch.finish_replay()
+    letters = {records.dead_letter_id(stores.store.name, entry.message_id): entry.message_id for entry in entries}
+    return {letters[letter] for letter in stores.dead_letters.present(letters)}

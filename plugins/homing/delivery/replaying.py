@@ -1,0 +1,95 @@
+"""Replaying in this process, without Spark: what a batch holds goes through its chain, one message after the other."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from homing.delivery import records
+from homing.delivery.batch import DEFAULT_LEASE, Batch, Row
+from homing.delivery.stores import PipelineStores
+from homing.errors import ContentError, HandlerError
+from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence, of_life
+from homing.pipeline import Drop, HandlerChain, MessageContext
+from homing.pipeline.failure import as_json, describe
+
+_KEEP_EVERY = DEFAULT_LEASE / 10  # seconds
+
+
+def replay_here(
+    stores: PipelineStores, batch: Batch, chain: HandlerChain, *, rate: float | None = None
+) -> Counter[str]:
+    """Replays what the batch holds, recording each delivery as it is made; how many entries of each state.
+
+    At most `rate` messages per second. Neither acknowledges nor dead-letters: that is `batch.finish_replay()`.
+    Raises LeaseLostError when somebody took the batch over meanwhile.
+    """
+    fence = stores.ledger.open_step(batch.run_id, "replay", DEFAULT_LEASE)
+    tally: Counter[str] = Counter()
+    kept = began = time.monotonic()
+    for number, row in enumerate(_rows(batch)):
+        if rate:
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        if time.monotonic() - kept > _KEEP_EVERY:
+            kept = time.monotonic()
+            stores.ledger.renew_step(fence, DEFAULT_LEASE)
+            batch.reclaim((), DEFAULT_LEASE)
+        tally.update(_replay(stores, chain, row, fence))
+    stores.ledger.close_step(fence)
+    return tally
+
+
+def _rows(batch: Batch) -> list[Row]:
+    return [row for held in batch.held() for row in held.store.batch_rows(held.lease)]
+
+
+def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, fence: Fence) -> Iterator[str]:
+    message_id, life = records.message_id(row), records.life(row)
+    known = of_life(stores.ledger.entries([message_id]).get(message_id, {}), life)
+    for entry in _entries(chain, row, known):
+        # Right after the delivery: if this process dies now, that one delivery at most is made again.
+        stores.ledger.record(fence, [entry])
+        yield entry.state
+
+
+def _entries(chain: HandlerChain, row: Row, known: dict[str, Entry]) -> Iterator[Entry]:
+    """Runs the chain over one message; yields what is to be recorded, each as soon as it is known."""
+    about = Entry(records.message_id(row), SOURCE_FLOW, FAILED, batch_id=records.batch_of(row), life=records.life(row))
+    try:
+        origin = records.origin_of(row)
+        context = MessageContext(origin.message, dict(origin.properties))
+        chain.run_source(context)
+    except Drop as drop:
+        yield replace(about, state=DROPPED, result=str(drop))
+        return
+    except HandlerError as error:
+        yield _failure(about, error)
+        return
+    except ContentError as error:
+        yield replace(about, error=describe(error, "read", 1))
+        return
+    if SOURCE_FLOW in known and not known[SOURCE_FLOW].done:
+        yield replace(about, state=PROCESSED)
+    for flow in chain.flows:
+        if flow.name in known and known[flow.name].done:
+            continue
+        here = replace(about, flow=flow.name)
+        try:
+            ended = flow.deliver(context)
+        except HandlerError as error:
+            yield _failure(here, error)
+            continue
+        yield replace(
+            here,
+            state=ended.state,
+            destination=ended.destination,
+            attempts=ended.attempts,
+            result=as_json(ended.result),
+        )
+
+
+def _failure(about: Entry, error: HandlerError) -> Entry:
+    reason = describe(error.__cause__ or error, error.handler, error.attempts)
+    return replace(about, attempts=error.attempts, error=reason, snapshot=error.snapshot)

@@ -1,0 +1,162 @@
+"""Intake: durable in the pipeline's store before the broker hears of it, whatever dies in between."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from homing import Message, open_store
+from homing.delivery.intake import take_in
+from homing.errors import StoreUnavailableError
+from homing.store import BROWSE, Store
+
+_WORKER = Path(__file__).with_name("workers.py")
+_SHARED = ["rabbitmq"]  # sources that several processes can open
+
+
+@pytest.fixture
+def source_url(request: pytest.FixtureRequest) -> str:
+    name = f"t{uuid.uuid4().hex[:12]}"
+    if request.param == "memory":
+        return f"memory://?store={name}"
+    return f"{request.getfixturevalue(request.param).url}?store={name}"
+
+
+@pytest.fixture
+def source(source_url: str) -> Iterator[Store]:
+    with open_store(source_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def target_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/target.db?store=orders"
+
+
+@pytest.fixture
+def target(target_url: str) -> Iterator[Store]:
+    with open_store(target_url) as opened:
+        yield opened
+
+
+every_source = pytest.mark.parametrize("source_url", ["memory", *_SHARED], indirect=True)
+every_shared_source = pytest.mark.parametrize("source_url", _SHARED, indirect=True)
+
+
+def take_all(source: Store, target: Store, count: int, limit: int = 1000) -> int:
+    """Takes in until so many came: a broker needs a moment to hand out what was stored."""
+    deadline, new = time.monotonic() + 30, 0
+    while new < count:
+        new += take_in(source, target, limit)
+        assert time.monotonic() < deadline, f"only {new} of {count} came"
+    return new
+
+
+@every_source
+def test_what_the_source_holds_is_in_the_target_and_finished_at_the_source(source: Store, target: Store) -> None:
+    source.store(Message("m0", {"n": 0}, headers={"trace": "x"}, correlation_id="c", session_id="s", subject="sub"))
+    source.store_many([Message(f"m{n}", {"n": n}) for n in range(1, 250)])
+
+    assert take_all(source, target, 250) == 250
+
+    held = target.browse(1000)
+    assert {message.id: message.content for message in held} == {f"m{n}": {"n": n} for n in range(250)}
+    first = next(message for message in held if message.id == "m0")
+    assert (first.headers, first.correlation_id, first.session_id, first.subject) == ({"trace": "x"}, "c", "s", "sub")
+    assert (first.delivery_count, first.state) == (0, "available")
+    assert source.retrieve() is None
+    assert take_in(source, target, 10) == 0
+
+
+@every_source
+def test_no_more_than_the_limit_is_taken_in(source: Store, target: Store) -> None:
+    source.store_many(list(range(10)))
+
+    assert take_all(source, target, 4, limit=4) == 4
+
+    assert len(target.browse(100)) == 4
+    assert take_all(source, target, 6) == 6
+
+
+@every_source
+def test_a_message_that_comes_again_is_not_new(source: Store, target: Store) -> None:
+    target.store("done", id="m1")
+    source.store_many([Message("m1", "done"), Message("m2", "new")])
+
+    assert take_all(source, target, 1) == 1
+
+    assert sorted(message.id for message in target.browse(10)) == ["m1", "m2"]
+    assert source.retrieve() is None, "the duplicate is finished at the source too"
+
+
+@every_source
+def test_nothing_is_acknowledged_that_the_target_did_not_commit(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.store("a", id="m1")
+
+    def away(*_arguments: object, **_options: object) -> list[str]:
+        raise StoreUnavailableError("the database is away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(target, "store_many", away)
+        with pytest.raises(StoreUnavailableError):
+            take_all(source, target, 1)
+    assert source.retrieve() is None, "it is leased, not gone"
+    source.acknowledge("m1", success=False)
+
+    assert take_all(source, target, 1) == 1
+
+
+@every_source
+def test_what_the_target_refuses_is_a_dead_letter_of_the_source_and_holds_up_nothing(
+    source: Store, target: Store
+) -> None:
+    source.store_many([Message("m1", "fine"), Message("bad", "b", subject="s" * 300), Message("m3", "fine")])
+
+    assert take_all(source, target, 2) == 2
+
+    assert sorted(message.id for message in target.browse(10)) == ["m1", "m3"]
+    assert source.retrieve() is None
+    if BROWSE in source.features:
+        (dead,) = source.browse(state="dead")
+        assert (dead.id, dead.dead_letter_reason) == ("bad", "unreadable")
+        assert "subject" in (dead.dead_letter_description or "")
+
+
+@pytest.mark.chaos
+@every_shared_source
+def test_an_intake_killed_between_commit_and_acknowledge_loses_and_doubles_nothing(
+    source_url: str, source: Store, target_url: str, target: Store
+) -> None:
+    source.store_many([Message(f"m{n}", n) for n in range(20)])
+    command = [sys.executable, str(_WORKER), source_url, target_url, "20"]
+
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    committed = target.browse(100)
+    assert len(committed) > 0, "it died after the commit"
+
+    again = eventually(source.retrieve)  # the broker was told nothing: it hands them out again
+    source.acknowledge(again, success=False)
+    assert take_in(source, target, 100) == 20 - len(committed)
+
+    assert source.retrieve() is None
+    assert sorted(message.content for message in target.browse(100)) == list(range(20))
+    assert {message.delivery_count for message in target.browse(100)} == {0}
+
+
+def eventually(ask: Callable[[], Message | None], timeout: float = 30.0) -> Message:
+    deadline = time.monotonic() + timeout
+    while (answer := ask()) is None:
+        assert time.monotonic() < deadline, f"nothing came within {timeout} s"
+        time.sleep(0.02)
+    return answer

@@ -1,0 +1,79 @@
+"""The failure callback: the fast path to the dead-letter store, which must not mistake a clear for a failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from homing.airflow import PipelineSpec, SettleOperator, dead_letter_callback
+from homing.airflow.settling import ReplayLink
+from homing.delivery import PipelineStores
+from tests.unit.airflow_parts.conftest import FakeTask
+from tests.unit.delivery.conftest import Pipeline
+
+
+def failed_replay(spec: PipelineSpec, pipeline: Pipeline, failed: list[str], state: str | None) -> dict[str, Any]:
+    """The context of a replay whose last try ended, with what Airflow says of the task by now."""
+    pipeline.batch("orders/replay").reclaim(failed)
+    for message_id in failed:
+        pipeline.failed("orders/replay", message_id, "crm", batch_id="first")
+    task = FakeTask("replay")
+    task.get_task_states = lambda dag_id, run_ids, task_ids: {"replay": {"task": state}}  # type: ignore[attr-defined]
+    return {**task.context, "task": SimpleNamespace(pipeline=spec), "exception": RuntimeError("still failing")}
+
+
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_what_failed_is_dead_lettered_however_often_it_is_called(
+    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str
+) -> None:
+    context = failed_replay(spec, pipeline, failed, state)
+
+    dead_letter_callback(context)
+    dead_letter_callback(context)
+
+    assert stores.dead_letters.count()["available"] == 3
+    assert stores.failures.present(failed) == set()
+
+
+@pytest.mark.parametrize("state", [None, "restarting", "queued", "scheduled"])
+def test_a_try_that_somebody_cleared_dead_letters_nothing(
+    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str | None
+) -> None:
+    dead_letter_callback(failed_replay(spec, pipeline, failed, state))
+
+    assert stores.dead_letters.count()["available"] == 0
+    assert stores.failures.present(failed) == set(failed)
+
+
+def test_a_late_call_of_the_dag_processor_leaves_a_newer_try_alone(
+    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
+) -> None:
+    context = failed_replay(spec, pipeline, failed, "running")
+    del context["exception"]
+
+    dead_letter_callback(context)
+
+    assert stores.dead_letters.count()["available"] == 0
+
+
+def test_an_outage_dead_letters_nothing(
+    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
+) -> None:
+    context = failed_replay(spec, pipeline, [], "failed")
+    pipeline.batch("orders/replay").reclaim(failed)  # held, and then Spark could not run
+
+    dead_letter_callback(context)
+
+    assert stores.dead_letters.count()["available"] == 0
+    assert stores.failures.count()["available"] == 3
+
+
+def test_a_settlement_links_to_the_replay_of_what_failed(spec: PipelineSpec) -> None:
+    settle = SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay")
+
+    (link,) = settle.operator_extra_links
+
+    assert isinstance(link, ReplayLink)
+    assert link.get_link(settle, ti_key=SimpleNamespace(run_id="r")) == "/dags/orders_replay/runs/r"

@@ -1,0 +1,90 @@
+"""The connection type `homing`: form fields become a store URL, and the Test button tells the truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+
+from homing.airflow import StoreHook
+from homing.airflow.connection import SCHEMES, url_of
+from homing.airflow.hook import find_url
+from homing.airflow.provider_info import get_provider_info
+from homing.errors import ConfigurationError
+from homing.stores import check_scheme
+
+
+def connection(**fields: Any) -> Connection:
+    extra = {name: fields.pop(name) for name in ("scheme", "store", "options") if name in fields}
+    return Connection(conn_id="c", conn_type="homing", extra=json.dumps(extra), **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({"password": "sqlite:////x.db?store=a"}, "sqlite:////x.db?store=a"),
+        ({"scheme": "sqlite", "schema": "/data/x.db", "store": "orders"}, "sqlite:////data/x.db?store=orders"),
+        (
+            {"scheme": "postgresql", "host": "db", "port": 5433, "login": "me", "password": "p@s/s", "schema": "shop"},
+            "postgresql://me:p%40s%2Fs@db:5433/shop",
+        ),
+        (
+            {"scheme": "amqp", "host": "mq", "schema": "/", "store": "o", "options": "?prefetch=5"},
+            "amqp://mq/%2F?store=o&prefetch=5",
+        ),
+    ],
+)
+def test_the_form_becomes_a_url(fields: dict[str, Any], url: str) -> None:
+    assert url_of(connection(**fields)) == url
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [({}, "names no store"), ({"scheme": "postgresql"}, "no host"), ({"scheme": "nix", "host": "h"}, "nix")],
+)
+def test_a_form_that_names_no_store_is_refused(fields: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        url_of(connection(**fields))
+
+
+def test_a_connection_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
+        find_url("nobody")
+
+
+def test_the_form_has_the_fields_that_are_read() -> None:
+    (kind,) = get_provider_info()["connection-types"]
+
+    assert kind["connection-type"] == StoreHook.conn_type
+    assert set(kind["conn-fields"]) == {"scheme", "store", "options"}
+    assert kind["conn-fields"]["scheme"]["schema"]["enum"] == [*SCHEMES, None]
+
+
+def test_test_connection_says_how_full_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = {"conn_type": "homing", "schema": f"{tmp_path}/x.db", "extra": {"scheme": "sqlite", "store": "orders"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS", json.dumps(form))
+    with StoreHook("orders").get_conn() as store:
+        store.store(1)
+
+    assert StoreHook("orders").test_connection() == (True, "Store 'orders' answers: 1 available")
+
+
+def test_test_connection_of_a_store_that_is_away_says_why_and_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = "postgresql+psycopg://me:s3cret@127.0.0.1:1/x"
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps({"conn_type": "homing", "password": url}))
+
+    works, why = StoreHook("away").test_connection()
+
+    assert not works
+    assert "s3cret" not in why
+    assert why
+
+
+def test_every_scheme_of_the_form_is_one_a_store_answers_to() -> None:
+    for scheme in SCHEMES:
+        check_scheme(f"{scheme}://x")

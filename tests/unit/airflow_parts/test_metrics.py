@@ -1,0 +1,91 @@
+"""What is counted when: Airflow's metrics tell what became of messages, and never stop a delivery."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import DagRunTriggerException
+
+from homing import HandlerChain, MessageContext, destination
+from homing.airflow import PipelineSpec, ReplayOperator, SettleOperator, StoreMessagesOperator, StoreSensor
+from homing.airflow.settling import finish_replay
+from homing.delivery import PipelineStores
+from homing.ledger import DROPPED, SOURCE_FLOW, Entry
+from tests.unit.airflow_parts.conftest import context
+from tests.unit.delivery.conftest import Pipeline
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    found: Counter[str] = Counter()
+    monkeypatch.setattr("airflow.sdk.observability.stats.incr", lambda name, number, tags: found.update({name: number}))
+    monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, value, tags: found.update({name: 1}))
+    return found
+
+
+def test_a_batch_is_counted_from_its_arrival_to_its_end(
+    spec: PipelineSpec, pipeline: Pipeline, urls: tuple[str, str], counted: Counter[str]
+) -> None:
+    send = StoreMessagesOperator(task_id="send", store=urls[0], contents=[1, 2, 3, 4])
+    delivered, dropped, failed, _ = send.execute(context())
+    StoreSensor(task_id="listen", pipeline=spec).execute(context())
+    pipeline.delivered("orders/run", delivered, "lake", "crm")
+    pipeline.record("orders/run", Entry(dropped, SOURCE_FLOW, DROPPED, batch_id="orders/run"))
+    pipeline.failed("orders/run", failed, "crm")
+    with pytest.raises(DagRunTriggerException):
+        SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context())
+    with pytest.raises(Exception, match="still fail"):
+        ReplayOperator(task_id="replay", pipeline=spec, ids=[failed], rate=1000).execute(context("replay"))
+    finish_replay(spec, "orders/replay")
+
+    assert counted == {
+        "homing.accepted": 4,
+        "homing.claimed": 4,
+        "homing.delivered": 1,
+        "homing.dropped": 1,
+        "homing.failed": 1,
+        "homing.released": 1,
+        "homing.replayed": 1,
+        "homing.dead_lettered": 1,
+        "homing.oldest_age": 1,
+    }
+
+
+def test_a_backend_that_fails_stops_nothing(
+    spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **more: Any) -> None:
+        raise RuntimeError("no metrics today")
+
+    monkeypatch.setattr("airflow.sdk.observability.stats.incr", broken)
+    monkeypatch.setattr("airflow.sdk.observability.stats.gauge", broken)
+    stores.store.store(1)
+
+    assert StoreSensor(task_id="listen", pipeline=spec).execute(context())["messages"] == 1
+
+
+def test_what_settling_did_is_said_in_one_sentence(spec: PipelineSpec, pipeline: Pipeline) -> None:
+    _, (message_id,) = pipeline.claimed("orders/run", 1)
+    pipeline.delivered("orders/run", message_id, "lake", "crm")
+
+    with pipeline.stores.store:
+        settlement = pipeline.batch("orders/run").settle()
+
+    assert str(settlement) == (
+        "1 delivered, 0 dropped by rule, 0 failed and to be replayed, 0 dead-lettered, 0 released"
+    )
+
+
+def test_a_traceparent_reaches_the_destination() -> None:
+    seen = []
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        seen.append(ctx.message.headers["traceparent"])
+
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    HandlerChain("orders", destinations_flow=[crm]).execute({"n": 1}, headers={"traceparent": parent})
+
+    assert seen == [parent]

@@ -1,0 +1,169 @@
+"""The replay DAG's parts: the form, the frozen selection, dry runs, approval, the rate, the failure callback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    DagRunTriggerException,
+)
+
+from homing.airflow import PipelineSpec, ReplayOperator, SelectOperator, SettleOperator
+from homing.airflow.selecting import ApproveReplayOperator, read_selection, replay_params
+from homing.airflow.settling import SettleReplayOperator
+from homing.delivery import PipelineStores, keep_books
+from homing.errors import ConfigurationError
+from tests.unit.airflow_parts.conftest import FakeTask, context
+from tests.unit.delivery.conftest import FLOWS, Pipeline
+
+
+def select(spec: PipelineSpec, **params: Any) -> list[str]:
+    return SelectOperator(task_id="select", pipeline=spec).execute(FakeTask(**params).context)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"batch": "first"},
+        {"error_group": "crm: ValueError"},
+        {"destination": "crm"},
+        {"since": "PT1H"},
+        {"until": "2099-01-01 00:00 Europe/Berlin"},
+    ],
+)
+def test_the_form_selects(spec: PipelineSpec, failed: list[str], params: dict[str, Any]) -> None:
+    assert sorted(select(spec, **params)) == sorted(failed)
+
+
+def test_ids_and_a_limit_narrow_it_down(spec: PipelineSpec, failed: list[str]) -> None:
+    assert select(spec, ids=failed[:1]) == failed[:1]
+    assert len(select(spec, batch="first", limit=2)) == 2
+
+
+@pytest.mark.parametrize("params", [{"destination": "lake"}, {"error_group": "crm: KeyError"}, {"until": "PT1H"}])
+def test_nothing_that_fits_is_nothing_to_replay(spec: PipelineSpec, failed: list[str], params: Any) -> None:
+    with pytest.raises(AirflowSkipException, match="nothing is left"):
+        select(spec, **params)
+
+
+def test_what_nobody_knows_fails_without_a_retry(spec: PipelineSpec, failed: list[str]) -> None:
+    with pytest.raises(AirflowFailException, match="message nobody"):
+        select(spec, ids=["nobody"])
+    with pytest.raises(AirflowFailException, match="batch no such batch"):
+        select(spec, batch="no such batch")
+
+
+@pytest.mark.parametrize("params", [{}, {"limit": 5}, {"since": "yesterday"}, {"since": "PT1M", "until": "PT1H"}])
+def test_a_form_that_selects_nothing_in_particular_is_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        read_selection(params)
+
+
+def test_every_field_of_the_form_is_one_that_is_read_and_its_defaults_fit_its_schema() -> None:
+    fields = {"batch", "ids", "error_group", "destination", "since", "until", "limit", "rate", "dry_run"}
+
+    assert set(replay_params()) == fields
+    for param in replay_params().values():
+        param.resolve()
+
+
+def test_a_dry_run_says_per_error_group_what_would_happen_and_delivers_nothing(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores
+) -> None:
+    task = FakeTask(batch="first", dry_run=True)
+
+    with pytest.raises(AirflowSkipException, match="3 messages would be replayed"):
+        SelectOperator(task_id="select", pipeline=spec).execute(task.context)
+
+    assert task.xcoms["plan"] == ["crm: ValueError: 3 messages, tries crm again, skips lake where that is done"]
+    assert stores.failures.count()["available"] == 3
+
+
+def replay(spec: PipelineSpec, run_id: str, ids: list[str]) -> None:
+    ReplayOperator(task_id="replay", pipeline=spec, ids=ids, rate=1000).execute(context(run_id))
+
+
+def test_a_replay_acts_on_what_was_selected_and_not_on_what_failed_since(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = select(spec, error_group="crm: ValueError")
+    batch, (later,) = pipeline.claimed("second", 4)
+    pipeline.failed("second", later, "crm")
+    batch.settle()
+    monkeypatch.setenv("CRM", "up")
+
+    replay(spec, "replay", frozen)
+
+    assert stores.failures.present([*failed, later]) == {later}
+    assert stores.ledger.entries(failed)[failed[0]]["lake"].deliveries == 1
+    assert keep_books(stores, FLOWS).balanced
+
+
+def test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores
+) -> None:
+    for _ in range(2):
+        with pytest.raises(AirflowException, match="3 messages still fail"):
+            replay(spec, "replay", failed)
+
+    SettleReplayOperator(task_id="settle", pipeline=spec).execute(context("replay"))
+
+    assert (stores.dead_letters.count()["available"], keep_books(stores, FLOWS).balanced) == (3, True)
+
+
+def test_clearing_the_replay_takes_up_the_dead_letters(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(spec, failed, stores)
+    monkeypatch.setenv("CRM", "up")
+
+    replay(spec, "replay", failed)
+
+    assert stores.dead_letters.count()["available"] == 0
+    assert keep_books(stores, FLOWS).total.delivered == 3
+
+
+def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.hitl.ApprovalOperator.execute",
+        lambda self, context: asked.append((self.subject, self.body)),
+    )
+    with DAG("orders_replay", schedule=None):
+        selected = SelectOperator(task_id="select", pipeline=spec)
+        approve = ApproveReplayOperator(task_id="approve", ids=["a", "b"], above=2)
+        selected >> approve
+    task = FakeTask()
+    task.xcoms["plan"] = ["crm: ValueError: 3 messages, tries crm again"]
+
+    approve.execute(task.context)
+    assert asked == []
+    approve.ids = ["a", "b", "c"]
+    approve.execute(task.context)
+
+    assert asked == [("Replay 3 messages of orders?", "- crm: ValueError: 3 messages, tries crm again")]
+
+
+def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipeline: Pipeline) -> None:
+    _, (message_id,) = pipeline.claimed("orders/run", 1)
+    pipeline.failed("orders/run", message_id, "crm")
+
+    for _ in range(2):
+        with pytest.raises(DagRunTriggerException) as asked:
+            SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context())
+
+        assert (asked.value.trigger_dag_id, asked.value.dag_run_id) == ("orders_replay", "run")
+        assert asked.value.conf == {"batch": "orders/run", "ids": []}
+
+
+def test_no_url_is_among_what_airflow_renders(spec: PipelineSpec) -> None:
+    operator = ReplayOperator(task_id="replay", pipeline=spec, ids=["a"])
+
+    shown = {name: getattr(operator, name, None) for name in operator.template_fields}
+
+    assert spec.store not in str(shown)

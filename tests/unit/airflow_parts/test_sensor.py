@@ -1,0 +1,213 @@
+"""StoreSensor in its three modes, for a pipeline and for a store alone; and intake from a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+
+from homing import Message, open_store
+from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
+from homing.airflow.provider_info import get_provider_info
+from homing.delivery import PipelineStores
+from homing.errors import ConfigurationError, UnsupportedError
+from tests.rabbitmq_server import RabbitMQ
+from tests.unit.airflow_parts.conftest import context
+from tests.unit.delivery.conftest import Pipeline
+
+
+def test_it_claims_at_once_what_is_due_and_a_retry_finds_the_same_batch(
+    spec: PipelineSpec, stores: PipelineStores
+) -> None:
+    stores.store.store_many([1, 2])
+    sensor = StoreSensor(task_id="listen", pipeline=spec)
+
+    claimed = sensor.execute(context())
+    stores.store.store(3)
+
+    assert claimed == {"batch": "orders/run", "messages": 2}
+    assert sensor.execute(context()) == claimed
+
+
+def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, stores: PipelineStores) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        StoreSensor(task_id="listen", pipeline=spec).execute(context())
+
+    _, arguments = deferred.value.trigger.serialize()
+    assert arguments == {"store": spec.store, "polling_interval": 1.0, "give_way_to": "orders", "source": None}
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_in_the_other_modes_a_poke_claims(spec: PipelineSpec, stores: PipelineStores, mode: str) -> None:
+    sensor = StoreSensor(task_id="listen", pipeline=replace(spec, polling_interval=7.0), mode=mode)
+    assert (sensor.deferrable, sensor.poke_interval) == (False, 7.0)
+    assert not sensor.poke(context()).is_done
+    stores.store.store(1)
+
+    done = sensor.poke(context())
+
+    assert (done.is_done, done.xcom_value) == (True, {"batch": "orders/run", "messages": 1})
+
+
+def test_a_run_whose_batch_is_complete_is_skipped(spec: PipelineSpec, pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("orders/run", 1)
+    pipeline.delivered("orders/run", message_id, "lake", "crm")
+    batch.settle()
+
+    for sensor in (
+        StoreSensor(task_id="listen", pipeline=spec),
+        StoreSensor(task_id="l", pipeline=spec, mode="poke"),
+    ):
+        with pytest.raises(AirflowSkipException, match="complete"):
+            sensor.execute(context())
+
+
+def test_a_store_alone_is_claimed_for_whoever_comes_after(urls: tuple[str, str], stores: PipelineStores) -> None:
+    stores.store.store("x")
+
+    claimed = StoreSensor(task_id="listen", store=urls[0]).execute(context())
+
+    messages = stores.store.claim(10, batch_id=claimed["batch"])
+    assert [message.content for message in messages] == ["x"]
+    stores.store.settle(messages)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"store": "sqlite:///x.db", "pipeline": object()}, {"store": "x", "mode": "poke", "deferrable": True}],
+)
+def test_it_refuses_contradictions(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        StoreSensor(task_id="listen", **arguments)
+
+
+def test_a_store_whose_leases_end_with_the_task_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="listener_dag"):
+        StoreSensor(task_id="listen", store="memory://sensor").execute(context())
+
+
+def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineSpec, stores: PipelineStores) -> None:
+    stores.store.store_many([1, 2])
+    one, two = (
+        StoreSensor(task_id=group, pipeline=replace(spec, group=group, batch_size=1)) for group in ("one", "two")
+    )
+
+    assert [sensor.execute(context())["batch"] for sensor in (one, two)] == ["orders/run/one", "orders/run/two"]
+
+
+@pytest.mark.services
+def test_what_a_broker_holds_is_taken_in_and_acknowledged_there(
+    spec: PipelineSpec, stores: PipelineStores, rabbitmq: RabbitMQ
+) -> None:
+    source = f"{rabbitmq.url}?store=intake_sensor"
+    with open_store(source) as broker:
+        broker.store(Message("m", {"number": 1}, headers={"traceparent": "00-abc-def-01"}))
+        sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=source))
+
+        assert sensor.execute(context()) == {"batch": "orders/run", "messages": 1}
+
+        (message,) = stores.store.browse()
+        assert (message.id, message.content, message.headers["traceparent"]) == ("m", {"number": 1}, "00-abc-def-01")
+        assert broker.retrieve() is None
+
+
+def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:
+    stores.store.store(1)
+    sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source="amqp://127.0.0.1:1/?store=orders"))
+
+    assert sensor.execute(context())["messages"] == 1
+
+
+# -- triggers --------------------------------------------------------------------------------------------------
+
+
+async def first_event(trigger: Any, within: float = 20.0) -> Any:
+    async def ask() -> Any:
+        return (await anext(trigger.run())).payload
+
+    return await asyncio.wait_for(ask(), within)
+
+
+def test_the_trigger_fires_when_something_is_due_and_claims_nothing(
+    urls: tuple[str, str], stores: PipelineStores
+) -> None:
+    async def scene() -> Any:
+        waiting = asyncio.create_task(first_event(StoreTrigger(urls[0], 0.05)))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        stores.store.store(1)
+        return await waiting
+
+    assert asyncio.run(scene()) == {"give_way": False}
+    assert stores.store.count()["available"] == 1
+
+
+def test_an_event_is_repeated_while_something_is_due_and_so_never_lost(
+    urls: tuple[str, str], stores: PipelineStores
+) -> None:
+    async def scene() -> list[Any]:
+        stores.store.store(1)
+        seen = []
+        async for event in StoreEventTrigger(urls[0], 0.02, 0.1).run():
+            seen.append(event.payload)
+            if len(seen) == 3:
+                return seen
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(scene(), 20)) == [{"store": "orders"}] * 3
+    assert stores.store.count()["available"] == 1
+
+
+def test_a_store_that_is_away_is_waited_for(tmp_path: Any) -> None:
+    async def scene() -> None:
+        folder = tmp_path / "later"
+        waiting = asyncio.create_task(first_event(StoreTrigger(f"sqlite:///{folder}/x.db", 0.05)))
+        await asyncio.sleep(0.2)
+        folder.mkdir()
+        with open_store(f"sqlite:///{folder}/x.db") as store:
+            store.store(1)
+        await waiting
+
+    asyncio.run(scene())
+
+
+def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
+    urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.airflow.trigger.has_due", lambda store: None)
+    monkeypatch.setattr("homing.airflow.trigger.TRY_EVERY", 0.2)
+    began = time.monotonic()
+
+    assert asyncio.run(first_event(StoreTrigger(urls[0], 0.05))) == {"give_way": False}
+    assert time.monotonic() - began > 0.2
+
+
+@pytest.mark.parametrize(
+    "trigger", [StoreTrigger("orders", 2.0, "dag", "queue"), StoreEventTrigger("orders", 2.0, 30.0)]
+)
+def test_a_trigger_comes_back_from_its_serialized_form(trigger: Any) -> None:
+    path, arguments = trigger.serialize()
+    again = type(trigger)(**arguments)
+
+    assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
+    assert again.serialize() == trigger.serialize()
+
+
+def test_the_scheme_homing_of_message_queue_triggers_is_a_store_event_trigger() -> None:
+    (path,) = get_provider_info()["queues"]
+    module, _, name = path.rpartition(".")
+    provider = getattr(import_module(module), name)()
+
+    assert provider.scheme_matches("homing")
+    assert not provider.scheme_matches("kafka")
+    assert provider.trigger_class()(store="orders").store == "orders"
+
+
+@pytest.mark.parametrize("kind", [StoreTrigger, StoreEventTrigger])
+def test_a_trigger_shows_no_url_in_logs(kind: Any) -> None:
+    assert "s3cret" not in repr(kind("postgresql://me:s3cret@db/x", 1.0))

@@ -1,0 +1,45 @@
+"""Every command of docs/command-line.md runs, in order, and every command there is is in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from homing.cli.command import DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE
+from homing.cli.commands import COMMANDS
+from tests.unit.cli.conftest import CHAIN, Shell
+
+PAGE = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
+LINES = re.findall(r"^\$ homing (.*)$", PAGE, re.MULTILINE)
+
+
+def test_every_line_of_the_page_runs(homing: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_chain.py").write_text(CHAIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CRM", "up")
+
+    for line in LINES:
+        answer = homing(*shlex.split(line))
+
+        assert answer.code == 0, f"homing {line}: {answer.err}"
+
+
+def test_the_page_has_every_command() -> None:
+    assert {line.split()[0] for line in LINES} == {command.name for command in COMMANDS}
+
+
+def test_the_page_has_every_exit_code() -> None:
+    assert re.findall(r"^\| (\d) \|", PAGE, re.MULTILINE) == [
+        str(code) for code in (DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE)
+    ]
+
+
+def test_whatever_changes_something_has_a_dry_run() -> None:
+    changing = {"send", "replay", "dead-letter", "purge", "bench-claim"}
+
+    assert changing == {
+        command.name for command in COMMANDS if any("--dry-run" in each.flags for each in command.arguments)
+    }

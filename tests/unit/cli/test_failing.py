@@ -1,0 +1,139 @@
+"""failures, replay and dead-letter."""
+
+from __future__ import annotations
+
+import pytest
+
+from homing.delivery import PipelineStores
+from homing.delivery.records import dead_letter_id
+from tests.unit.cli.conftest import Shell
+from tests.unit.delivery.conftest import Pipeline
+
+
+def test_failures_are_grouped_by_handler_and_error(homing: Shell, pipeline: Pipeline, dead: str) -> None:
+    batch, (other,) = pipeline.claimed("run 2", {"number": 2})
+    pipeline.failed("run 2", other, "crm")
+    pipeline.failed("run 2", other, "lake")
+    batch.settle()
+
+    groups = {row["group"]: row for row in homing.json("failures")}
+
+    assert {name: (row["messages"], row["dead"]) for name, row in groups.items()} == {
+        "crm: ValueError": (2, 1),
+        "lake: ValueError": (1, 0),
+    }
+    assert groups["crm: ValueError"]["error"] == "no good"
+    assert "skips lake" in groups["crm: ValueError"]["a_replay"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        ((), 1),
+        (("--batch", "run"), 1),
+        (("--batch", "another"), 0),
+        (("--destination", "crm"), 1),
+        (("--destination", "lake"), 0),
+        (("--error-group", "crm: ValueError"), 1),
+        (("--error-group", "crm: KeyError"), 0),
+        (("--since", "PT1H"), 1),
+        (("--until", "PT1H"), 0),
+        (("unknown",), 0),
+    ],
+)
+def test_failures_can_be_narrowed_down(homing: Shell, dead: str, argv: tuple[str, ...], found: int) -> None:
+    assert len(homing.json("failures", "--messages", *argv)) == found
+
+
+def test_a_dry_run_of_a_replay_says_what_would_happen_and_delivers_nothing(
+    homing: Shell, chain: str, stores: PipelineStores, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+
+    answer = homing("replay", dead, "--chain", chain, "--dry-run", "-o", "json")
+
+    assert (answer.code, answer.data[0]["messages"], answer.data[0]["a_replay"]) == (
+        0,
+        1,
+        "tries crm again, skips lake where that is done",
+    )
+    assert stores.dead_letters.count()["available"] == 1
+
+
+def test_a_replay_delivers_what_is_missing_and_skips_what_was_delivered(
+    homing: Shell, chain: str, stores: PipelineStores, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+
+    answer = homing("replay", "--error-group", "crm: ValueError", "--chain", chain, "--rate", "1000", "-o", "json")
+
+    assert (answer.code, answer.data["delivered"], answer.data["outcomes"]) == (0, 1, {"delivered": 1})
+    entries = stores.ledger.entries([dead])[dead]
+    assert (entries["crm"].result, entries["lake"].deliveries, entries["lake"].result) == (201, 1, "ok")
+    assert homing("audit", "--chain", chain).code == 0
+    assert stores.dead_letters.count()["available"] == 0
+
+
+@pytest.mark.parametrize("where", ["failed", "dead"])
+def test_what_still_fails_stays_where_it_was_and_ends_with_1(
+    homing: Shell, chain: str, stores: PipelineStores, where: str, request: pytest.FixtureRequest
+) -> None:
+    message_id = request.getfixturevalue(where)
+
+    answer = homing("replay", "--all", "--chain", chain, "-o", "json")
+
+    assert (answer.code, answer.data["still_failing"]) == (1, 1)
+    store = stores.failures if where == "failed" else stores.dead_letters
+    assert store.count()["available"] == 1
+    assert stores.ledger.entries([message_id])[message_id]["crm"].error["message"] == "the CRM is down"
+    assert homing.json("failures")[0]["group"] == "crm: ConnectionError"
+
+
+def test_a_replay_of_nothing_in_particular_is_refused(homing: Shell, chain: str, dead: str) -> None:
+    answer = homing("replay", "--chain", chain)
+
+    assert (answer.code, "say what to replay" in answer.err) == (2, True)
+
+
+def test_what_somebody_else_replays_is_left_to_them(
+    homing: Shell, chain: str, pipeline: Pipeline, failed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    pipeline.batch("another replay").reclaim([failed])
+
+    answer = homing("replay", failed, "--chain", chain, "-o", "json")
+
+    assert (answer.code, answer.data["replayed"]) == (1, 0)
+    assert "somebody else" in answer.err
+
+
+def test_dead_letter_moves_a_waiting_message_with_its_reason(homing: Shell, chain: str, stores: PipelineStores) -> None:
+    homing("send", "1", "--id", "m")
+    assert homing("dead-letter", "m", "--reason", "sent twice", "--dry-run").code == 0
+    assert stores.store.count()["available"] == 1
+
+    answer = homing("dead-letter", "m", "--reason", "sent twice")
+
+    (letter,) = stores.dead_letters.browse()
+    assert (answer.code, letter.id, letter.dead_letter_reason) == (0, dead_letter_id("orders", "m"), "GivenUp")
+    assert "sent twice" in str(letter.dead_letter_description)
+    assert stores.store.present(["m"]) == set()
+    assert homing("audit", "--chain", chain).code == 0
+
+
+def test_dead_letter_takes_a_message_out_of_the_failure_store(
+    homing: Shell, stores: PipelineStores, failed: str
+) -> None:
+    assert homing("dead-letter", failed, "--reason", "no use").code == 0
+
+    assert stores.failures.present([failed]) == set()
+    assert stores.dead_letters.count()["available"] == 1
+
+
+def test_what_is_finished_unknown_or_held_is_not_dead_lettered(homing: Shell, pipeline: Pipeline) -> None:
+    _, (held,) = pipeline.claimed("run", 1)
+
+    answer = homing("dead-letter", held, "unknown", "--reason", "x")
+
+    assert (answer.code, answer.err.count("somebody holds it")) == (1, 2)
+    assert pipeline.stores.dead_letters.count()["available"] == 0
