@@ -24,7 +24,7 @@ def take_in(source: Store, target: Store, limit: int) -> int:
     """Moves up to `limit` messages that are due at the source into the target; how many of them were new to it.
 
     `target` needs the abilities bulk, browse and deduplication. What it refuses to store is dead-lettered at the
-    source, with the refusal as its reason. Raises what the stores raise; then nothing is lost, and calling again goes on.
+    source, with the refusal as its reason. Raises what the stores raise: nothing is lost then, the next call goes on.
     """
     taken = new = 0
     while taken < limit:
