@@ -14,7 +14,7 @@ from typing import Any
 
 from homing.errors import ConfigurationError, causes_of
 
-_FOREVER = 10.0**9  # seconds; what a growing delay is cut off at where no cap was given
+_FOREVER = 10.0**9  # seconds, thirty years: what any delay is cut off at, because clocks and locks overflow
 
 
 class Retry(Exception):
@@ -29,7 +29,7 @@ class Retry(Exception):
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         if seconds is not None and not (_is_number(seconds) and seconds >= 0):
             raise ConfigurationError(f"Retry(after=...) takes seconds from 0 up or a timedelta, not {after!r}")
-        self.after: float | None = None if seconds is None else float(seconds)
+        self.after: float | None = None if seconds is None else min(float(seconds), _FOREVER)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_retry, (str(self), self.after)
@@ -110,7 +110,7 @@ class RetryPolicy:
 
     def delay(self, attempt: int, *, key: str = "") -> float:
         """Seconds from the end of `attempt` (the first is 1) to the next one. Pure: the same key, the same delay."""
-        limit = _FOREVER if self.max_interval is None else float(self.max_interval)
+        limit = _FOREVER if self.max_interval is None else min(float(self.max_interval), _FOREVER)
         try:
             grown = float(self.interval) * float(self.multiplier) ** (attempt - 1)
         except OverflowError:

@@ -78,7 +78,8 @@ class Board:
                     return due
                 if self._phase == DRAINING and not self._waiting:
                     return None
-                self._changed.wait(self._idle_seconds(now))
+                idle = self._idle_seconds(now)
+                self._changed.wait(None if idle is None else min(idle, threading.TIMEOUT_MAX))
             return None
 
     def arrived(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], list[Delivery]]:

@@ -81,8 +81,9 @@ class StoreListener:
     def graceful_stop(self, timeout: float | None = None, *, retries: bool = True) -> bool:
         """Takes no more messages, and returns when those in flight have their outcome, retries included.
 
-        Without `retries`, what waits for its next attempt is released instead, which is sooner. After `timeout` seconds
-        it stops as `immediate_stop` does and returns False. Idempotent.
+        Without `retries`, what waits for its next attempt is released instead, which is sooner; what the store keeps
+        until then stays there in any case. After `timeout` seconds it stops as `immediate_stop` does and returns False.
+        Idempotent.
         """
         run = self._current_run()
         if run is None:

@@ -9,16 +9,17 @@ what fails ─▶ failure store, as a failure record ─▶ replay: all processo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
 from homing.calling.content import accept, accept_json
 from homing.calling.traces import text_of
-from homing.errors import ChainError, UnreadableMessageError
+from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
@@ -29,7 +30,8 @@ from homing.pipeline.identity import new_id
 from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.workers import PATIENCE, Workers
-from homing.store import Store
+from homing.retry import Retry
+from homing.store import SCHEDULE, Store
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +121,7 @@ class HandlerChain:
         if not execution.errors:
             return execution.result(ctx)
         record = execution.record(self.name, None)
-        entry, trouble = self._keep(message.id, record)
+        entry, trouble = self._keep(message.id, record, _asked_delay(execution.errors.values()))
         kept = self.failure_store is not None and not trouble
         text, failed = execution.complaint(self.name) + trouble, tuple(execution.errors.values())
         raise ExecutionError(text, Message(entry, record), kept, errors=failed)
@@ -185,14 +187,21 @@ class HandlerChain:
         self._tally.add(*execution.outcomes())
         return ctx
 
-    def _keep(self, message_id: str, record: dict[str, Any]) -> tuple[str, str]:
-        """Stores a failure record; returns the id it got, and what to complain about if that failed."""
+    def _keep(self, message_id: str, record: dict[str, Any], delay: float) -> tuple[str, str]:
+        """Stores a failure record; returns the id it got, and what to complain about if that failed.
+
+        Where it is replayed from there by itself, that is after `delay` seconds, if the store can wait.
+        """
         if self.failure_store is None:
             return message_id, ""
+        replays = self.replay_listener is not None and self.replay_listener.store is self.failure_store
+        later: dict[str, Any] = {}
+        if delay and replays and SCHEDULE in self.failure_store.features:
+            later = {"scheduled_at": datetime.now(timezone.utc) + timedelta(seconds=delay)}
         try:
             # Without an id of its own choosing: a store takes each id once, and a message may fail many
             # times.
-            return self.failure_store.store(record), ""
+            return self.failure_store.store(record, **later), ""
         except Exception as error:
             name = getattr(self.failure_store, "name", type(self.failure_store).__name__)
             log.exception("message %s failed, and failure store %s did not take it", message_id, name)
@@ -201,6 +210,12 @@ class HandlerChain:
                 f"{text_of(error)}. "
                 "The failure record is in this error's `message`: do not acknowledge the source message"
             )
+
+
+def _asked_delay(errors: Iterable[HandlerError]) -> float:
+    """The longest `Retry(after=...)` among what the handlers raised; 0 where there is none."""
+    causes = [error.__cause__ for error in errors]
+    return max((cause.after or 0.0 for cause in causes if isinstance(cause, Retry)), default=0.0)
 
 
 def _checked_name(name: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -45,6 +46,13 @@ def test_what_is_no_longer_held_is_not_handed_out() -> None:
     first, second = filled(board, "a", "b")
     board.finished(first)
     assert board.next_work(False, never) == [second]
+
+
+def test_interval_that_no_lock_can_wait_for_ends_no_thread() -> None:
+    board = Board(1e300, batch_size=1)
+    filled(board)
+    threading.Timer(0.2, board.stop, [0]).start()
+    assert board.next_work(True, never) is None
 
 
 def test_one_thread_polls_at_a_time() -> None:

@@ -185,7 +185,7 @@ def test_delay_that_a_destination_asks_for_is_kept_by_the_replays(calls: Calls, 
         with pytest.raises(ExecutionError):
             chain.execute(1)
         until(lambda: failures.count()[ACKNOWLEDGED] == 1)
-    assert moments[2] - moments[1] >= 0.3
+    assert min(moments[1] - moments[0], moments[2] - moments[1]) >= 0.3
 
 
 def test_error_that_must_never_be_retried_ends_the_replays(failures: Any, dead: Any, until: Any) -> None:

@@ -55,6 +55,11 @@ def test_exponential_delay_without_a_cap_never_overflows() -> None:
     assert 0 < delay < float("inf")
 
 
+def test_delay_that_no_clock_can_count_is_cut_off() -> None:
+    assert Retry(after=1e300).after == 1e9
+    assert RetryPolicy(1, 1e300, max_interval=1e300).decide(OSError(), 1) == RetryDecision(True, 1e9)
+
+
 def test_jitter_takes_off_at_most_its_share_and_spreads_messages() -> None:
     policy = RetryPolicy.fixed(1, 10, jitter=0.5)
     delays = [policy.delay(1, key=f"m{number}") for number in range(200)]

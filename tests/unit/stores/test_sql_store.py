@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -305,12 +306,13 @@ def test_a_message_inserted_by_plain_sql_is_delivered_as_text(url: str, tmp_path
     assert message.content == "hello world"
 
 
-def test_a_database_that_cannot_be_opened_is_an_error_of_ours() -> None:
+@pytest.mark.parametrize("ask", [lambda store: store.store("a"), lambda store: store.retrieve()])
+def test_a_database_that_cannot_be_opened_is_an_error_of_ours(ask: Any) -> None:
     with (
         open_store("sqlite:////no/such/folder/inbox.db") as store,
         pytest.raises(StoreUnavailableError, match="messages"),
     ):
-        store.store("a")
+        ask(store)
 
 
 def test_an_error_text_never_holds_a_payload(url: str) -> None:
