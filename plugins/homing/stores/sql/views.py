@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from homing.errors import ConfigurationError, UnreadableMessageError
 from homing.message import ACKNOWLEDGED, DEAD, STATES, Message
 from homing.stores.sql import rows
+from homing.stores.sql.archive import Archive
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 
@@ -23,14 +24,21 @@ _PURGE_CHUNK = 5_000
 class Views:
     """Reads one table of messages."""
 
-    def __init__(self, database: Database, table: Table, claims: Claims) -> None:
+    def __init__(self, database: Database, table: Table, claims: Claims, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._claims = claims
+        self._archive = archive
+        # One statement, so that a message on its way into the archive is seen once, and not twice or never.
+        self._all: sa.FromClause = table
+        if archive is not None:
+            columns = [column.name for column in table.c]
+            parts = (sa.select(*(part.c[name] for name in columns)) for part in (table, archive.table))
+            self._all = sa.union_all(*parts).subquery("known")
 
     def count(self) -> dict[str, int]:
-        state = rows.state_of(self._table, self._database.now())
-        statement = sa.select(state, sa.func.count()).select_from(self._table).group_by(state)
+        state = rows.state_of(self._all, self._database.now())
+        statement = sa.select(state, sa.func.count()).select_from(self._all).group_by(state)
         found = {row[0]: row[1] for row in self._database.read(lambda connection: connection.execute(statement).all())}
         return {name: found.get(name, 0) for name in STATES}
 
@@ -60,7 +68,8 @@ class Views:
     def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
         if state is not None and state not in STATES:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
-        c, states = self._table.c, rows.state_of(self._table, self._database.now())
+        known = self._all if state in (None, ACKNOWLEDGED) else self._table
+        c, states = known.c, rows.state_of(known, self._database.now())
         names = [c[name] for name in rows.READ]
         statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
         if state is not None:
@@ -78,8 +87,8 @@ class Views:
 
     def states(self) -> Iterator[tuple[str, str, int]]:
         """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
-        c, after = self._table.c, 0
-        state = rows.state_of(self._table, self._database.now())
+        c, after = self._all.c, 0
+        state = rows.state_of(self._all, self._database.now())
         base = sa.select(c.sequence, c.id, state).order_by(c.sequence).limit(_PAGE)
         while True:
             page = base.where(c.sequence > after)
@@ -116,6 +125,8 @@ class Views:
         c, until = self._table.c, self._database.now() - int(older_than * NANOSECONDS)
         since = c.time_acked if state == ACKNOWLEDGED else c.time_dead
         finished, removed, after = (since <= until) & c.time_next.is_(None), 0, 0
+        if self._archive is not None and state == ACKNOWLEDGED:
+            removed = self._archive.purge(until)
         while True:
             # Along the primary key, up to messages too young to be finished for so long: no index is kept for this.
             page = sa.select(c.sequence, c.time_created).where(c.sequence > after).order_by(c.sequence)
