@@ -32,7 +32,20 @@ class Archive:
         self._messages = messages
         self.table = archive_table(messages)
         self._days: set[int] = set()
-        database.require(self.table)
+        self._required = self._there = False
+
+    def require(self) -> None:
+        """Has the table made, with the next transaction, where there is none: only those who archive need one."""
+        if not self._required:
+            self._required = True
+            self._database.require(self.table)
+
+    def is_there(self, connection: Connection) -> bool:
+        """Whether anybody ever archived something."""
+        if not self._there:
+            found = sa.select(sa.func.to_regclass(f'"{self.table.name}"').is_not(None))
+            self._there = bool(connection.execute(found).scalar_one())
+        return self._there
 
     def prepare(self, now: int) -> None:
         """Makes sure that there is room for what is acknowledged now."""
@@ -62,6 +75,8 @@ class Archive:
 
     def knows(self, connection: Connection, batch_id: str) -> bool:
         """Whether something of this batch is here."""
+        if not self.is_there(connection):
+            return False
         one = sa.select(self.table.c.sequence).where(self.table.c.batch_id == batch_id).limit(1)
         return connection.execute(one).first() is not None
 

@@ -100,6 +100,8 @@ class Settlements:
                 self._change(connection, messages, change)
 
         archived = [change.values["time_acked"] for _, change in changes if change.after == ARCHIVED]
+        if archived:
+            self._room().require()
         try:
             if transaction is None:
                 for now in archived:
