@@ -237,6 +237,27 @@ def cycle_pgmq(connection: psycopg.Connection[Any], acknowledge: str) -> Callabl
     return run
 
 
+def cycle_pgmq_client(stack: ExitStack, port: int, acknowledge: str) -> Callable[[], float]:
+    """The same as people do it, through its Python client."""
+    sys.path.extend(str(path) for path in (ROOT / "bench" / ".venv-peers").glob("lib/python*/site-packages"))
+    from pgmq import PGMQueue  # type: ignore[import-not-found]
+
+    queue = PGMQueue(host="127.0.0.1", port=str(port), database="homing", username="postgres", init_extension=False)
+    stack.callback(queue.close)
+    name = f"client_{acknowledge}"
+    queue.create_queue(name)
+    finish = {"delete": queue.delete_batch, "archive": queue.archive_batch}[acknowledge]
+
+    def work() -> None:
+        finish(name, [message.msg_id for message in queue.read_batch(name, vt=60, batch_size=BATCH)])
+
+    def run() -> float:
+        queue.send_batch(name, payloads())
+        return timed(work)
+
+    return run
+
+
 # -- flatness -------------------------------------------------------------------------------------------------------
 
 
@@ -322,12 +343,13 @@ def bench_postgresql(server: PostgreSQL, rounds: int) -> Iterator[list[str]]:
         removed = [Case("PostgreSQL: claim + settle of 1,000, removed", store_cycle(removing))]
         removed.append(Case("bare psycopg, DELETE as acknowledgement", cycle_pg(connection, "delete")))
         if why_not is None:
-            kept.append(Case("pgmq read + archive", cycle_pgmq(connection, "archive")))
-            removed.append(Case("pgmq read + delete", cycle_pgmq(connection, "delete")))
+            for cases, verb in ((kept, "archive"), (removed, "delete")):
+                cases.append(Case(f"pgmq's client, read + {verb}", cycle_pgmq_client(stack, server.port, verb)))
+                cases.append(Case(f"pgmq's SQL on bare psycopg, read + {verb}", cycle_pgmq(connection, verb)))
         take_turns([*kept, *removed], rounds)
-        yield from lines(kept, ["≥ 0.7", "≥ 1.3"])
-        yield from lines(removed, ["≥ 0.7", "≥ 1.3"])
-        yield from lines([kept[0], *removed[1:]], ["", ""])
+        yield from lines(kept, ["≥ 0.7", "≥ 1.3", ""])
+        yield from lines(removed, ["≥ 0.7", "≥ 1.3", ""])
+        yield from lines([kept[0], *removed[1:]], ["", "", ""])
         if why_not is not None:
             yield [f"pgmq left out: {why_not}", "", "", ""]
         inserts = [

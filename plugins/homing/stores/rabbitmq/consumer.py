@@ -22,7 +22,7 @@ _REMEMBERED = 10_000
 _ON_ITS_WAY = 0.02  # seconds within which what the broker sends ahead arrives
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Held:
     """A delivery in a caller's hands until `deadline`, in monotonic seconds; `busy` while it is being settled."""
 

@@ -163,25 +163,22 @@ def unpack(delivery: Delivery, lock_token: str) -> Message:
 
 def _unpack(delivery: Delivery, lock_token: str) -> Message:
     headers = delivery.headers
-    content = m.decode(headers[ENCODING], delivery.body.decode(), delivery.id)
-    # As Message(...) does, but without setting twenty fields one by one: this is every message's way.
-    message = object.__new__(Message)
-    fields = message.__dict__
-    fields.update(
-        _BLANK,
-        id=delivery.id,
-        content=content,
-        headers={},
-        lock_token=lock_token,
-        delivery_count=delivery.deliveries,
-        enqueued_at=_datetime(headers.get(ENQUEUED_AT)),
-    )
+    fields = _BLANK.copy()
+    fields["id"] = delivery.id
+    fields["content"] = m.decode(headers[ENCODING], delivery.body.decode(), delivery.id)
+    fields["headers"] = {}
+    fields["lock_token"] = lock_token
+    fields["delivery_count"] = delivery.deliveries
+    fields["enqueued_at"] = _datetime(headers.get(ENQUEUED_AT))
     if not delivery.plain:
         fields.update(_extra(delivery))
     properties = delivery.properties
     for name in _PROPERTIES:
         if (value := getattr(properties, name)) is not None:
             fields[name] = value
+    # As Message(...) does, but without setting twenty fields one by one: this is every message's way.
+    message = object.__new__(Message)
+    object.__setattr__(message, "__dict__", fields)
     return message
 
 

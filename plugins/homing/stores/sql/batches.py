@@ -10,19 +10,27 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.store import BatchLease
+from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 
 
 class Batches:
     """Reads what is held under a batch id in one table of messages."""
 
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: Database, table: Table, archive: Archive | None) -> None:
         self._database = database
         self._table = table
+        self._archive = archive
 
     def knows(self, batch_id: str) -> bool:
         statement = sa.select(self._table.c.sequence).where(self._table.c.batch_id == batch_id).limit(1)
-        return self._database.read(lambda connection: connection.execute(statement).first()) is not None
+
+        def work(connection: Connection) -> bool:
+            if connection.execute(statement).first() is not None:
+                return True
+            return self._archive is not None and self._archive.knows(connection, batch_id)
+
+        return self._database.read(work)
 
     def held(self, batch_id: str) -> BatchLease | None:
         c = self._table.c

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
 from homing.store import CRASHED, EXPIRED, BatchLease
+from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import NEEDED, READ
@@ -75,11 +76,12 @@ class Claimed:
 class Claims:
     """Claims from one table of messages. Its methods run inside a transaction of the caller's."""
 
-    def __init__(self, database: Database, table: Table, name: str, registry: Table) -> None:
+    def __init__(self, database: Database, table: Table, name: str, registry: Table, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._name = name
         self._registry = registry
+        self._archive = archive
         self._more_urgent = _priorities(table, table.c.priority < USUAL)
         self._less_urgent = _priorities(table, table.c.priority > USUAL)
         self._low = 0
@@ -147,7 +149,8 @@ class Claims:
             statement = statement.with_for_update()
         found = fetch(connection, statement)
         if not found:
-            return None, None
+            known = self._archive is not None and self._archive.knows(connection, wanted.batch_id or "")
+            return [] if known else None, None
         held = [row for row in found if row[_TOKEN] is not None]
         live = {row[_TOKEN] for row in held if row[_NEXT] > now}
         return held, live.pop() if len(live) == 1 else None

@@ -44,6 +44,8 @@ class Dialect:
     chunk = 10_000
     #: Whether rows are locked one by one; otherwise one writer has the database for itself.
     locks_rows = True
+    #: Whether a table can be cut into parts that are dropped whole.
+    drops_partitions = True
 
     def insert_new(self, table: Table) -> sa.Insert:
         """An insert that leaves out what is there already, by id."""
@@ -54,16 +56,16 @@ class Dialect:
         insert = postgresql.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
 
-    def among(self, column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    def among(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Whether the column is one of these values, of which there may be `chunk`."""
         return self.is_in(column, sa.bindparam("among", self.listed(column, values), unique=True))
 
-    def is_in(self, column: sa.Column[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+    def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         """The same for values that are named now and given, as `listed` writes them, when the statement is run."""
         kind = sa.BigInteger if isinstance(column.type, sa.Integer) else sa.Text
         return column == sa.any_(sa.cast(parameter, postgresql.ARRAY(kind)))
 
-    def listed(self, column: sa.Column[Any], values: Sequence[Any]) -> Any:
+    def listed(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> Any:
         # Numbers go as one text, which the server reads faster than the driver writes an array.
         return "{" + ",".join(map(str, values)) + "}" if isinstance(column.type, sa.Integer) else list(values)
 
@@ -84,6 +86,7 @@ class Dialect:
 
 class Sqlite(Dialect):
     locks_rows = False
+    drops_partitions = False
 
     def insert_new(self, table: Table) -> sa.Insert:
         return sqlite.insert(table).on_conflict_do_nothing(index_elements=["id"])
@@ -92,10 +95,10 @@ class Sqlite(Dialect):
         insert = sqlite.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
 
-    def is_in(self, column: sa.Column[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+    def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         return column.in_(sa.select(sa.literal_column("value")).select_from(sa.func.json_each(parameter)))
 
-    def listed(self, column: sa.Column[Any], values: Sequence[Any]) -> Any:
+    def listed(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> Any:
         return json.dumps(list(values))
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
@@ -111,6 +114,7 @@ class Sqlite(Dialect):
 
 class Mysql(Dialect):
     chunk = 1_000
+    drops_partitions = False
 
     def insert_new(self, table: Table) -> sa.Insert:
         # Not INSERT IGNORE, which would also cut values to size and ignore that.
@@ -122,10 +126,10 @@ class Mysql(Dialect):
         changes = _changes(table, keys, insert.inserted, changed)
         return insert.on_duplicate_key_update(list(changes.items()))
 
-    def is_in(self, column: sa.Column[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+    def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         return column.in_(sa.bindparam(parameter.key, parameter.value, expanding=True, unique=parameter.unique))
 
-    def listed(self, column: sa.Column[Any], values: Sequence[Any]) -> Any:
+    def listed(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> Any:
         return list(values)
 
     def lock_schema(self, connection: Connection) -> None:

@@ -25,7 +25,7 @@ _STEPS = 100  # after so many deliveries no delay grows any more
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,50}")
 
 
-KEPT, REMOVED = "kept", "removed"
+KEPT, ARCHIVED, REMOVED = "kept", "archived", "removed"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Properties:
     duplicate_window: float = 0.0
     #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
     purge_after: float = 0.0
-    #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; or `removed` at once.
+    #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; `archived`, in a table
+    #: of its own that is purged by days, on PostgreSQL; or `removed` at once.
     acknowledged: str = KEPT
     #: How many messages a claim takes that does not say how many.
     batch_size: int = 100
@@ -73,9 +74,9 @@ class Properties:
         return properties
 
     @property
-    def removes_acknowledged(self) -> bool:
-        """A window in which ids are known needs their messages."""
-        return self.acknowledged == REMOVED and not self.duplicate_window
+    def after_acknowledging(self) -> str:
+        """KEPT, ARCHIVED or REMOVED: a window in which ids are known needs their messages."""
+        return KEPT if self.duplicate_window else self.acknowledged
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,7 +105,7 @@ def _delays(policy: RetryPolicy) -> list[int]:
 
 # Those that must be more than nothing.
 _MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0}
-_CHOICES = {"acknowledged": (KEPT, REMOVED)}
+_CHOICES = {"acknowledged": (KEPT, ARCHIVED, REMOVED)}
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ def _kind(name: str) -> type:
     return int if name in _NUMBERS else str
 
 
-def state_of(table: sa.Table, now: int) -> sa.Label[str]:
+def state_of(table: sa.FromClause, now: int) -> sa.Label[str]:
     """The state of a row, as an expression."""
     c = table.c
     return sa.case(

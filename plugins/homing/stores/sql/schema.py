@@ -118,6 +118,19 @@ def messages_table(store: str, columns: Mapping[str, str] | None = None, *, part
     return table
 
 
+def archive_table(messages: Table) -> Table:
+    """Where PostgreSQL keeps what is acknowledged, if it is asked to: the same columns, a partition for each day."""
+    table = Table(
+        f"{messages.name}__acked",
+        MetaData(),
+        *(Column(column.name, column.type, nullable=column.name != "time_acked") for column in messages.c),
+        postgresql_partition_by="RANGE (time_acked)",
+    )
+    Index(f"{table.name}_sequence", table.c.sequence)
+    Index(f"{table.name}_batch", table.c.batch_id, postgresql_where=table.c.batch_id.is_not(None))
+    return table
+
+
 def _index_messages(table: Table, partitioned: bool) -> None:
     c = table.c
     waiting = c.time_next.is_not(None)

@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
+from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
-from homing.stores.sql.properties import Properties
+from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
 from homing.stores.sql.statements import Statements
 
 _SPREAD = 1000  # how many different ends the waits of messages released together have
@@ -28,8 +29,8 @@ class Change:
     values: Mapping[str, Any]
     #: What depends on the row.
     computed: Mapping[str, sa.ColumnElement[Any]] = field(default_factory=dict)
-    #: Whether the message is removed instead, unless it belongs to a batch: that may be asked for by its id again.
-    removes: bool = False
+    #: What becomes of a message that is acknowledged.
+    after: str = KEPT
 
 
 class Known(NamedTuple):
@@ -51,17 +52,18 @@ class NotHeldError(Exception):
 class Settlements:
     """Changes held messages in one table, all or none."""
 
-    def __init__(self, database: Database, table: Table, name: str) -> None:
+    def __init__(self, database: Database, table: Table, name: str, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._name = name
+        self._archive = archive
         self._statements = Statements()
 
     # -- the changes -------------------------------------------------------------------------------------------
 
     def finish(self, properties: Properties) -> Change:
         values = {"time_acked": self._database.now(), "time_next": None, "lock_token": None}
-        return Change(values, removes=properties.removes_acknowledged)
+        return Change(values, after=properties.after_acknowledging)
 
     def release(self, properties: Properties) -> Change:
         """Retrievable again at once, or after its back-off."""
@@ -107,11 +109,18 @@ class Settlements:
             for messages, change in changes:
                 self._change(connection, messages, change)
 
+        archived = [change.values["time_acked"] for _, change in changes if change.after == ARCHIVED]
+        if archived:
+            self._room().require()
         try:
             if transaction is None:
+                for now in archived:
+                    self._room().prepare(now)
                 self._database.write(work)
             else:
                 with self._database.within(transaction) as connection:
+                    for now in archived:
+                        self._room().make_room(connection, now)
                     work(connection)
         except NotHeldError:
             self._explain([message for messages, _ in changes for message in messages], transaction)
@@ -132,8 +141,11 @@ class Settlements:
         self, connection: Connection, column: sa.Column[Any], change: Change, parameters: dict[str, Any], expected: int
     ) -> int:
         """How many of these rows were changed, or removed."""
+        if change.after == ARCHIVED:
+            move = self._statements.get(self._archiving, column.name)
+            return connection.execute(move, {**parameters, "new_time_acked": change.values["time_acked"]}).rowcount
         changed = 0
-        if change.removes:
+        if change.after == REMOVED:
             remove = self._statements.get(self._removing, column.name)
             changed = connection.execute(remove, parameters).rowcount
         if changed < expected:
@@ -148,7 +160,15 @@ class Settlements:
         values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
         return self._table.update().where(self._mine(key)).values(**values)
 
+    def _archiving(self, key: str) -> sa.Insert:
+        return self._room().moving(self._mine(key))
+
+    def _room(self) -> Archive:
+        assert self._archive is not None, "a store without an archive refuses to be told to use it"
+        return self._archive
+
     def _removing(self, key: str) -> sa.Delete:
+        """All but those that belong to a batch: that may be asked for by its id again."""
         return self._table.delete().where(self._mine(key), self._table.c.batch_id.is_(None))
 
     def _mine(self, key: str) -> sa.ColumnElement[bool]:

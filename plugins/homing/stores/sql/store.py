@@ -19,12 +19,14 @@ from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, 
 from homing.message import ACKNOWLEDGED, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
+from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claims import Claimed, Claims, Wanted
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.insert import Inserts
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.properties import (
+    ARCHIVED,
     OPTION_NAMES,
     LiveProperties,
     Options,
@@ -83,13 +85,15 @@ class SqlStore(Store):
         self._table = messages_table(name, options.columns, partitioned=options.partitions > 0)
         self._database = Database(url, name, clock)
         self._database.require(self._table)
+        self._check(self._options.properties)
         registry = registry_table()
         self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._table.name)
-        self._claims = Claims(self._database, self._table, name, registry)
-        self._settlements = Settlements(self._database, self._table, name)
-        self._views = Views(self._database, self._table, self._claims)
-        self._batches = Batches(self._database, self._table)
+        archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
+        self._claims = Claims(self._database, self._table, name, registry, archive)
+        self._settlements = Settlements(self._database, self._table, name, archive)
+        self._views = Views(self._database, self._table, self._claims, archive)
+        self._batches = Batches(self._database, self._table, archive)
         self._wake_up = WakeUp(self._database, self._table.name, self._views.next_due)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
@@ -269,6 +273,7 @@ class SqlStore(Store):
 
     def configure(self, **properties: Any) -> Properties:
         """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
+        self._check(Properties().changed({name: value for name, value in properties.items() if value is not None}))
         return self._live.change(properties)
 
     @property
@@ -392,6 +397,12 @@ class SqlStore(Store):
     def _forget(self, messages: Iterable[Held]) -> None:
         for message in messages:
             self._in_flight.pop(message.id, None)
+
+    def _check(self, properties: Properties) -> None:
+        if properties.acknowledged == ARCHIVED and not self._database.dialect.drops_partitions:
+            raise ConfigurationError(
+                "acknowledged=archived needs a table in partitions, which only PostgreSQL has here"
+            )
 
     def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
         if partitions is None:

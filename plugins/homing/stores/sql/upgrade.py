@@ -77,7 +77,8 @@ def _make(connection: Connection, table: Table) -> None:
     for index in table.indexes:
         if index.name not in indexes:
             connection.execute(CreateIndex(index))
-    if connection.dialect.name == "postgresql" and "lock_token" in table.c:
+    is_queue = "lock_token" in table.c and "sequence" in table.primary_key.c
+    if connection.dialect.name == "postgresql" and is_queue:
         connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({', '.join(_TUNING)})")
         for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
             connection.exec_driver_sql(f"ALTER INDEX {quote(name)} SET (fillfactor = 40)")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Table
@@ -13,8 +13,11 @@ from sqlalchemy.engine import Connection
 from homing.errors import ConfigurationError, UnreadableMessageError
 from homing.message import ACKNOWLEDGED, DEAD, STATES, Message
 from homing.stores.sql import rows
+from homing.stores.sql.archive import Archive
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
+
+Result = TypeVar("Result")
 
 _PAGE = 10_000
 _PURGE_CHUNK = 5_000
@@ -23,15 +26,37 @@ _PURGE_CHUNK = 5_000
 class Views:
     """Reads one table of messages."""
 
-    def __init__(self, database: Database, table: Table, claims: Claims) -> None:
+    def __init__(self, database: Database, table: Table, claims: Claims, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._claims = claims
+        self._archive = archive
+        # One statement, so that a message on its way into the archive is seen once, and not twice or never.
+        self._all: sa.FromClause = table
+        if archive is not None:
+            columns = [column.name for column in table.c]
+            parts = (sa.select(*(part.c[name] for name in columns)) for part in (table, archive.table))
+            self._all = sa.union_all(*parts).subquery("known")
+
+    def _read_all(self, ask: Callable[[Connection, sa.FromClause], Result]) -> Result:
+        """What `ask` makes of every message there is, archived ones included."""
+
+        def work(connection: Connection) -> Result:
+            if self._archive is None or self._archive.is_there(connection):
+                return ask(connection, self._all)
+            found = ask(connection, self._table)
+            # Somebody may just have archived the first one.
+            return ask(connection, self._all) if self._archive.is_there(connection) else found
+
+        return self._database.read(work)
 
     def count(self) -> dict[str, int]:
-        state = rows.state_of(self._table, self._database.now())
-        statement = sa.select(state, sa.func.count()).select_from(self._table).group_by(state)
-        found = {row[0]: row[1] for row in self._database.read(lambda connection: connection.execute(statement).all())}
+        def ask(connection: Connection, known: sa.FromClause) -> dict[str, int]:
+            state = rows.state_of(known, self._database.now())
+            statement = sa.select(state, sa.func.count()).select_from(known).group_by(state)
+            return {row[0]: row[1] for row in connection.execute(statement)}
+
+        found = self._read_all(ask)
         return {name: found.get(name, 0) for name in STATES}
 
     def next_due(self) -> int | None:
@@ -60,30 +85,33 @@ class Views:
     def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
         if state is not None and state not in STATES:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
-        c, states = self._table.c, rows.state_of(self._table, self._database.now())
-        names = [c[name] for name in rows.READ]
-        statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
-        if state is not None:
-            statement = statement.where(states == state)
-        if ids is None:
-            return [_look(row) for row in self._database.read(lambda connection: connection.execute(statement).all())]
 
-        def work(connection: Connection) -> list[Any]:
+        def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
+            c, states = known.c, rows.state_of(known, self._database.now())
+            names = [c[name] for name in rows.READ]
+            statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
+            if state is not None:
+                statement = statement.where(states == state)
+            if ids is None:
+                return list(connection.execute(statement))
             found: list[Any] = []
             for chunk in chunks(ids, self._database.dialect.chunk):
                 found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
             return sorted(found, key=lambda row: row.sequence)[:limit]
 
-        return [_look(row) for row in self._database.read(work)]
+        return [_look(row) for row in self._read_all(ask)]
 
     def states(self) -> Iterator[tuple[str, str, int]]:
         """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
-        c, after = self._table.c, 0
-        state = rows.state_of(self._table, self._database.now())
-        base = sa.select(c.sequence, c.id, state).order_by(c.sequence).limit(_PAGE)
+        after = 0
+
+        def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
+            c, state = known.c, rows.state_of(known, self._database.now())
+            page = sa.select(c.sequence, c.id, state).where(c.sequence > after).order_by(c.sequence).limit(_PAGE)
+            return list(connection.execute(page))
+
         while True:
-            page = base.where(c.sequence > after)
-            found = self._database.read(lambda connection, page=page: connection.execute(page).all())  # type: ignore[misc]
+            found = self._read_all(ask)
             yield from ((row[1], row[2], row[0]) for row in found)
             if len(found) < _PAGE:
                 return
@@ -116,6 +144,8 @@ class Views:
         c, until = self._table.c, self._database.now() - int(older_than * NANOSECONDS)
         since = c.time_acked if state == ACKNOWLEDGED else c.time_dead
         finished, removed, after = (since <= until) & c.time_next.is_(None), 0, 0
+        if self._archive is not None and state == ACKNOWLEDGED:
+            removed = self._archive.purge(until)
         while True:
             # Along the primary key, up to messages too young to be finished for so long: no index is kept for this.
             page = sa.select(c.sequence, c.time_created).where(c.sequence > after).order_by(c.sequence)

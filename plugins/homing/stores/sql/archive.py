@@ -1,0 +1,145 @@
+"""The archive: acknowledged messages out of the way, in a table cut into days that are dropped whole."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from homing.errors import StoreUnavailableError
+from homing.stores.sql.database import NANOSECONDS, Database
+from homing.stores.sql.schema import archive_table
+
+log = logging.getLogger(__name__)
+
+_DAY = 86_400 * NANOSECONDS
+# A day is dropped no sooner than this after its end: somebody may still be archiving what he acknowledged at midnight.
+_GRACE = 3_600 * NANOSECONDS
+_PURGE_CHUNK = 5_000
+_PATIENCE = "2s"  # for which dropping a day may wait for others, while others wait for it
+_LOCK_TIMEOUT = "55P03"
+_CHANGED = ("time_acked", "time_next", "lock_token")
+
+
+class Archive:
+    """The archive of one table of messages, on PostgreSQL. A day is made when it is needed, by whoever comes first."""
+
+    def __init__(self, database: Database, messages: sa.Table) -> None:
+        self._database = database
+        self._messages = messages
+        self.table = archive_table(messages)
+        self._days: set[int] = set()
+        self._required = self._there = False
+
+    def require(self) -> None:
+        """Has the table made, with the next transaction, where there is none: only those who archive need one."""
+        if not self._required:
+            self._required = True
+            self._database.require(self.table)
+
+    def is_there(self, connection: Connection) -> bool:
+        """Whether anybody ever archived something."""
+        if not self._there:
+            found = sa.select(sa.func.to_regclass(f'"{self.table.name}"').is_not(None))
+            self._there = bool(connection.execute(found).scalar_one())
+        return self._there
+
+    def prepare(self, now: int) -> None:
+        """Makes sure that there is room for what is acknowledged now."""
+        day = now // _DAY
+        if day not in self._days:
+            self._database.write(lambda connection: self.make_room(connection, now))
+            self._days = {day}
+
+    def make_room(self, connection: Connection, now: int) -> None:
+        """The same within a transaction that may not come to its end."""
+        day = now // _DAY
+        if day in self._existing(connection):
+            return
+        self._database.dialect.lock_schema(connection)
+        connection.exec_driver_sql(
+            f'CREATE TABLE IF NOT EXISTS "{self._name(day)}" PARTITION OF "{self.table.name}" '
+            f"FOR VALUES FROM ({day * _DAY}) TO ({(day + 1) * _DAY})"
+        )
+
+    def moving(self, mine: sa.ColumnElement[bool]) -> sa.Insert:
+        """A statement that moves these messages here, acknowledged at `new_time_acked`."""
+        gone = self._messages.delete().where(mine).returning(*self._messages.c).cte("gone")
+        names = [column.name for column in self._messages.c if column.name not in _CHANGED]
+        moved = sa.select(sa.bindparam("new_time_acked", type_=sa.BigInteger), *(gone.c[name] for name in names))
+        move = self.table.insert().from_select(["time_acked", *names], moved)
+        return move.execution_options(preserve_rowcount=True)
+
+    def knows(self, connection: Connection, batch_id: str) -> bool:
+        """Whether something of this batch is here."""
+        if not self.is_there(connection):
+            return False
+        one = sa.select(self.table.c.sequence).where(self.table.c.batch_id == batch_id).limit(1)
+        return connection.execute(one).first() is not None
+
+    def purge(self, until: int) -> int:
+        """Drops the days that ended before then, and removes what is as old in the day that did not; how many."""
+        days = self._database.read(self._existing)
+        removed = 0
+        for day in days:
+            if (day + 1) * _DAY <= min(until, self._database.now() - _GRACE):
+                removed += self._drop(day)
+            elif day * _DAY <= until:
+                removed += self._delete(day, until)
+        return removed
+
+    # -- days --------------------------------------------------------------------------------------------------
+
+    def _name(self, day: int) -> str:
+        date = datetime.fromtimestamp(day * 86_400, timezone.utc)
+        return f"{self.table.name}_{date:%Y%m%d}"
+
+    def _existing(self, connection: Connection) -> list[int]:
+        children = sa.text(
+            "SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid "
+            "WHERE inhparent = to_regclass(:parent) ORDER BY child.relname"
+        )
+        names = connection.execute(children, {"parent": f'"{self.table.name}"'}).scalars()
+        dates = [datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=timezone.utc) for name in names]
+        return [int(date.timestamp()) // 86_400 for date in dates]
+
+    def _drop(self, day: int) -> int:
+        """How many messages went with the day. It stays, until the next time, when others keep it in use."""
+
+        def work(connection: Connection) -> int:
+            self._database.dialect.lock_schema(connection)
+            if day not in self._existing(connection):
+                return 0
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
+            count = int(connection.exec_driver_sql(f'SELECT count(*) FROM "{self._name(day)}"').scalar_one())  # noqa: S608
+            connection.exec_driver_sql(f'DROP TABLE "{self._name(day)}"')
+            return count
+
+        try:
+            return self._database.write(work)
+        except StoreUnavailableError as error:
+            if not _timed_out(error.__cause__):
+                raise
+            log.info("%s is in use, and will be dropped another time", self._name(day))
+            return 0
+
+    def _delete(self, day: int, until: int) -> int:
+        name, removed = self._name(day), 0
+        statement = sa.text(
+            f'DELETE FROM "{name}" WHERE ctid = ANY(ARRAY('  # noqa: S608
+            f'SELECT ctid FROM "{name}" WHERE time_acked <= :until LIMIT {_PURGE_CHUNK}))'
+        )
+
+        def work(connection: Connection) -> int:
+            return int(connection.execute(statement, {"until": until}).rowcount)
+
+        while (gone := self._database.write(work)) == _PURGE_CHUNK:
+            removed += gone
+        return removed + gone
+
+
+def _timed_out(error: BaseException | None) -> bool:
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT
