@@ -16,6 +16,7 @@ from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.errors import ConfigurationError
+from homing.retry import RetryPolicy
 
 # "@continuous" runs once and never again without a start date.
 START = datetime(2025, 1, 1, tzinfo=timezone.utc)
@@ -33,6 +34,7 @@ def delivery_dag(
     polling_interval: float = 1.0,
     max_retries: int = 3,
     retry_interval: float = 1.0,
+    retry: RetryPolicy | None = None,
     batch_size: int = 1000,
     lease: float = DEFAULT_LEASE,
     approve_replays_above: int | None = None,
@@ -45,9 +47,10 @@ def delivery_dag(
 
     `chain` is "module:attribute"; stores are URLs, `env:NAME` or ids of Airflow connections. What `source` holds, a
     RabbitMQ or Service Bus queue, is taken into the store by `listen`. A message that failed is replayed
-    1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered; somebody must approve a replay of more
-    than `approve_replays_above` messages. `dag_arguments` go to both DAGs. Opens no store and no Spark session; raises
-    ChainImportError when the chain cannot be imported, and UnknownStoreError for a URL that no store answers to.
+    1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered; `retry` is a whole policy in place of
+    those two. Somebody must approve a replay of more than `approve_replays_above` messages. `dag_arguments` go to both
+    DAGs. Opens no store and no Spark session; raises ChainImportError when the chain cannot be imported,
+    UnknownStoreError for a URL that no store answers to, and ConfigurationError for a policy Airflow cannot keep.
     """
     taken = _OURS & dag_arguments.keys()
     if taken:
@@ -61,6 +64,7 @@ def delivery_dag(
         polling_interval=polling_interval,
         max_retries=max_retries,
         retry_interval=retry_interval,
+        retry=retry,
         batch_size=batch_size,
         lease=lease,
         work_dir=work_dir,

@@ -41,6 +41,7 @@ class PipelineSpec:
     polling_interval: float = 1.0
     max_retries: int = 3
     retry_interval: float = 1.0
+    retry: RetryPolicy | None = None
     lease: float = DEFAULT_LEASE
     source: str | None = None
     group: str = ""
@@ -57,6 +58,7 @@ class PipelineSpec:
         polling_interval: float = 1.0,
         max_retries: int = 3,
         retry_interval: float = 1.0,
+        retry: RetryPolicy | None = None,
         batch_size: int = 1000,
         lease: float = DEFAULT_LEASE,
         work_dir: str | None = None,
@@ -79,6 +81,7 @@ class PipelineSpec:
             polling_interval=polling_interval,
             max_retries=max_retries,
             retry_interval=retry_interval,
+            retry=retry,
             lease=lease,
             source=source,
             group=group,
@@ -93,11 +96,16 @@ class PipelineSpec:
             raise ConfigurationError(
                 f"lease is at least {_SHORTEST_LEASE} seconds, Spark must start in it: {self.lease!r}"
             )
-        RetryPolicy(max_retries=self.max_retries, interval=self.retry_interval)
+        self.task_arguments()
 
     def task_arguments(self) -> dict[str, Any]:
         """`retries` and their delay: the tasks' retries are the messages' retries."""
-        return RetryPolicy(max_retries=self.max_retries, interval=self.retry_interval).task_arguments()
+        simple = RetryPolicy(max_retries=self.max_retries, interval=self.retry_interval)
+        if self.retry is not None and simple != RetryPolicy(3, 1.0):
+            raise ConfigurationError(
+                f"pipeline {self.name!r} has either retry= or max_retries= and retry_interval=, not both"
+            )
+        return (self.retry or simple).task_arguments()
 
     @contextmanager
     def open_batch(self, run_id: str) -> Iterator[Batch]:

@@ -10,6 +10,7 @@ from homing.airflow.dag import START
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.batch import DEFAULT_LEASE
+from homing.retry import RetryPolicy
 
 
 class DeliveryTaskGroup(TaskGroup):
@@ -32,6 +33,7 @@ class DeliveryTaskGroup(TaskGroup):
         polling_interval: float = 1.0,
         max_retries: int = 3,
         retry_interval: float = 1.0,
+        retry: RetryPolicy | None = None,
         batch_size: int = 1000,
         lease: float = DEFAULT_LEASE,
         approve_replays_above: int | None = None,
@@ -51,6 +53,7 @@ class DeliveryTaskGroup(TaskGroup):
             polling_interval=polling_interval,
             max_retries=max_retries,
             retry_interval=retry_interval,
+            retry=retry,
             batch_size=batch_size,
             lease=lease,
             work_dir=work_dir,
