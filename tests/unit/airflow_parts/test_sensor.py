@@ -42,6 +42,17 @@ def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, store
     assert arguments == {"store": spec.store, "polling_interval": 1.0, "give_way_to": "orders", "source": None}
 
 
+def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, stores: PipelineStores) -> None:
+    many = context()
+    many["dag"].max_active_runs = 16
+
+    with pytest.raises(TaskDeferred) as deferred:
+        StoreSensor(task_id="listen", pipeline=spec, timeout=60).execute(many)
+
+    assert deferred.value.trigger.give_way_to is None
+    assert deferred.value.timeout.total_seconds() == 60
+
+
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
 def test_in_the_other_modes_a_poke_claims(spec: PipelineSpec, stores: PipelineStores, mode: str) -> None:
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, polling_interval=7.0), mode=mode)
