@@ -1,4 +1,4 @@
-"""The replay DAG from its form to its end under `airflow dags test`: selected, approved, replayed at a rate, settled."""
+"""The replay DAG from its form to its end, under `airflow dags test`: selected, approved, replayed, settled."""
 
 from __future__ import annotations
 
