@@ -33,7 +33,7 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
-from homing.stores.sql.schema import messages_table, registry_table, table_name
+from homing.stores.sql.schema import messages_table, registry_table
 from homing.stores.sql.settlements import Held, Settlements, held
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp
@@ -275,7 +275,7 @@ class SqlStore(Store):
 
     def siblings(self) -> list[str]:
         """The names of all stores in this database, this one included once it has been used."""
-        names, prefix = registry_table().c.name, table_name("")
+        names, prefix = registry_table().c.name, self._table.name.removesuffix(self.name)
         found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
         return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
 
