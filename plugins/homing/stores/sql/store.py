@@ -249,7 +249,7 @@ class SqlStore(Store):
 
     def expired_batches(self, seconds: float) -> list[str]:
         """The batches whose lease ran out this long ago, with messages that nobody has claimed since."""
-        return self._batches.expired(seconds)
+        return self._batches.expired(self._database.now() - int(seconds * NANOSECONDS))
 
     def overdue(self, seconds: float, *, limit: int = 1000) -> list[str]:
         """Messages that were due this long ago and nobody has claimed since."""
