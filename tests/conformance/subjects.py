@@ -28,6 +28,8 @@ class Subject:
     address: Callable[[pytest.FixtureRequest], str]
     server: str | None = None
     processes: bool = True
+    #: Whether closing takes a second, and the next test need not wait for it.
+    closes_slowly: bool = False
 
 
 def _servicebus(request: pytest.FixtureRequest) -> str:
@@ -44,7 +46,7 @@ SUBJECTS = {
         Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
         Subject("postgresql", lambda request: str(request.getfixturevalue("postgresql").url), server="postgresql"),
         Subject("mariadb", lambda request: str(request.getfixturevalue("mariadb").url), server="mariadb"),
-        Subject("servicebus", _servicebus, server="servicebus"),
+        Subject("servicebus", _servicebus, server="servicebus", closes_slowly=True),
         Subject("rabbitmq", lambda request: str(request.getfixturevalue("rabbitmq").url), server="rabbitmq"),
     )
 }

@@ -63,12 +63,14 @@ class ServiceBusServer:
     def start(self) -> ServiceBusServer:
         self._thread.start()
         self._await(self._listen())
-        asyncio.run_coroutine_threadsafe(self._tick(), self._loop)
+        self._ticking = asyncio.run_coroutine_threadsafe(self._tick(), self._loop)
         return self
 
     def stop(self) -> None:
         self.drop_connections()
         self._await(self._close())
+        self._ticking.cancel()
+        self._await(asyncio.sleep(0.05))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -168,7 +170,8 @@ class Connection:
         return channel, performative, body[end:]
 
     def _write(self, kind: int, channel: int, body: bytes) -> None:
-        self.writer.write(struct.pack(">IBBH", len(body) + 8, 2, kind, channel) + body)
+        if not self.writer.transport.is_closing():
+            self.writer.write(struct.pack(">IBBH", len(body) + 8, 2, kind, channel) + body)
 
     def send(self, channel: int, code: int, values: list[Any], payload: bytes = b"") -> None:
         self._write(0, channel, encode(Described(ULong(code), values)) + payload)

@@ -22,9 +22,8 @@ from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.bus.service.messages import to_bus
 from homing.errors import ConfigurationError, NoSuchMessageError, NotInFlightError
-from homing.stores.servicebus.sdk import receiver_for, translated
+from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
 
-_SHORTEST = 0.01  # seconds; the SDK does not take 0 for "do not wait"
 _FORGET_FROM = 10_000
 
 
@@ -40,17 +39,18 @@ class ServiceReceiveLink(ReceiveLink):
         self._dead = dead_lettered
         self._locks = options.mode is ReceiveMode.PEEK_LOCK
         self._receiver: ServiceBusReceiver | None = None
+        self._receiving: Receiving | None = None
         self._held: dict[str, ServiceBusReceivedMessage] = {}
         self._keeper = LockKeeper(self, options.max_auto_lock_renew_duration)
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def receive(self, limit: int, wait: float) -> list[Message]:
-        receiver = self._open(wait)
-        if receiver is None:
+        if self._open(wait) is None:
             return []
         with self._translated("receive from"):
-            received = receiver.receive_messages(limit, max_wait_time=max(wait, _SHORTEST))
+            assert self._receiving is not None
+            received = self._receiving.receive(limit, wait)
         return [self._handed_out(one) for one in received]
 
     def receive_deferred(self, sequence_number: int) -> Message:
@@ -90,7 +90,7 @@ class ServiceReceiveLink(ReceiveLink):
             except BaseException:
                 receiver.close()
                 raise
-        self._receiver = receiver
+        self._receiver, self._receiving = receiver, Receiving(receiver)
         return receiver
 
     def _handed_out(self, received: ServiceBusReceivedMessage) -> Message:
@@ -104,7 +104,7 @@ class ServiceReceiveLink(ReceiveLink):
             self._forget_old()
             self._held[message.lock_token] = received
             left = (message.locked_until - datetime.now(timezone.utc)).total_seconds()
-            self._keeper.keep([message], max(left, _SHORTEST))
+            self._keeper.keep([message], max(left, 0.0))
         return message
 
     # -- settling ----------------------------------------------------------------------------------------------

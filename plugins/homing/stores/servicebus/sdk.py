@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from azure.core.exceptions import AzureError
-from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender, exceptions
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSender,
+    exceptions,
+)
 
 from homing.errors import (
     ConfigurationError,
@@ -22,6 +28,7 @@ from homing.errors import (
     TooLargeError,
 )
 
+_SHORTEST = 0.01  # seconds; the SDK does not take 0 for "do not wait"
 _SUBSCRIPTIONS = "/subscriptions/"
 
 # The SDK's errors and ours, the first that fits; what is in none of them is a StoreError.
@@ -77,6 +84,26 @@ def receiver_for(client: ServiceBusClient, path: str, **options: Any) -> Service
     if separator:
         return client.get_subscription_receiver(topic, subscription, **options)
     return client.get_queue_receiver(path, **options)
+
+
+class Receiving:
+    """Receives by a receiver of the SDK, and opens it anew where its connection broke.
+
+    The SDK takes the time of a receive for connecting too, and a short one never gets that far. Looking into the queue
+    connects in its own time.
+    """
+
+    def __init__(self, receiver: ServiceBusReceiver) -> None:
+        self._receiver = receiver
+        self._broken = False
+
+    def receive(self, limit: int, wait: float) -> list[ServiceBusReceivedMessage]:
+        if self._broken:
+            self._receiver.peek_messages(1)
+        self._broken = True
+        received = self._receiver.receive_messages(limit, max_wait_time=max(wait, _SHORTEST))
+        self._broken = False
+        return received
 
 
 def _text(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from homing.errors import (
     StoreError,
     UnreadableMessageError,
 )
-from homing.message import DEAD, Headers, Message
+from homing.message import Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.incoming import as_message
 from homing.stores.servicebus import envelope, sdk
@@ -76,6 +76,7 @@ class ServiceBusStore(Store):
         self._lock = threading.RLock()
         self._sender: ServiceBusSender | None = None
         self._receivers: dict[bool, ServiceBusReceiver] = {}
+        self._receiving: sdk.Receiving | None = None
         self._held: dict[str, Held] = {}
         self._lost: OrderedDict[str, None] = OrderedDict()
         self._keeper: Keeper | None = None
@@ -97,7 +98,9 @@ class ServiceBusStore(Store):
         with self._lock:
             while True:
                 with self._translated("retrieve from"):
-                    found = self._receiver().receive_messages(1, max_wait_time=self._options.patience)
+                    self._receiver()
+                    assert self._receiving is not None
+                    found = self._receiving.receive(1, self._options.patience)
                 if not found:
                     return None
                 message = self._hand_out(found[0])
@@ -156,27 +159,19 @@ class ServiceBusStore(Store):
         with self._lock:
             self._bury(self._find(message), reason, description)
 
-    def browse(
-        self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
-    ) -> list[Message]:
-        """As in the contract, save that a message somebody holds looks available: the service does not tell.
+    def peek(self, limit: int = 100, *, after: int = 0, dead: bool = False) -> list[Message]:
+        """Messages that wait, or dead ones, in order of sequence_number, from the one behind `after` on.
 
-        Without `state`, the queue without its dead letters.
+        Not `browse`: the service does not tell which of them somebody holds, and forgets what is acknowledged.
         """
         found: list[Message] = []
         while len(found) < limit:
             with self._lock, self._translated("look into"):
-                receiver = self._receiver(dead=state == DEAD)
-                page = receiver.peek_messages(_PEEKED, sequence_number=after + 1)
+                page = self._receiver(dead=dead).peek_messages(min(limit, _PEEKED), sequence_number=after + 1)
             if not page:
                 break
             after = page[-1].sequence_number or after
-            looked = [self._look(one, dead=state == DEAD) for one in page]
-            found += [
-                message
-                for message in looked
-                if (state is None or message.state == state) and (ids is None or message.id in ids)
-            ]
+            found += [self._look(one, dead=dead) for one in page]
         return found[:limit]
 
     # -- leases ------------------------------------------------------------------------------------------------
@@ -293,6 +288,8 @@ class ServiceBusStore(Store):
                 receiver.close()
                 raise
             self._receivers[dead] = receiver
+            if not dead:
+                self._receiving = sdk.Receiving(receiver)
         return self._receivers[dead]
 
     def _keep(self) -> None:
