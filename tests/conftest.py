@@ -11,6 +11,7 @@ import pytest
 
 from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
+from tests.servicebus.server import ServiceBusServer
 
 # Importing Airflow makes a home where there is none: never the one of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="homing-tests-airflow-")
@@ -38,6 +39,13 @@ def mariadb() -> Iterator[MariaDB]:
 def rabbitmq() -> Iterator[RabbitMQ]:
     with running_rabbitmq() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def servicebus() -> Iterator[ServiceBusServer]:
+    server = ServiceBusServer().start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

@@ -4,10 +4,13 @@ HomingError
 ├── ConfigurationError          something was set up wrongly; nothing was read or written
 │   ├── UnknownStoreError       a store URL whose scheme no store answers to
 │   ├── MissingExtraError       an optional package is not installed
+│   ├── NoSuchEntityError       a queue, topic, subscription or rule that does not exist
+│   ├── EntityExistsError       one that exists already
 │   ├── ChainError              a HandlerChain that cannot be built
 │   └── ChainImportError        a chain that cannot be imported by its "module:attribute" name
 ├── ContentError                about one message's content
 │   ├── UnstorableContentError  refused at store(): not JSON, str or bytes
+│   │   └── TooLargeError       refused at store(): larger than the store takes
 │   ├── UnreadableMessageError  what the store holds cannot be decoded
 │   └── BindingError            the content does not fit the type a handler asks for
 ├── StoreError                  a store did not do what it was asked; the message is where it was
@@ -15,6 +18,8 @@ HomingError
 │   │   └── PartlyStoredError   the store went away while it was storing many
 │   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
+│   ├── NoSuchMessageError      no message waits under this sequence number
+│   ├── SessionHeldError        somebody else holds the session
 │   └── UnsupportedError        this store does not have that ability
 ├── HandlerError                one handler of a chain failed on one message
 └── ExecutionError              a chain could not carry a message all the way (homing.pipeline.outcome)
@@ -44,6 +49,14 @@ class MissingExtraError(ConfigurationError, ImportError):
     """An optional package is missing; the text names the extra to install."""
 
 
+class NoSuchEntityError(ConfigurationError):
+    """A queue, topic, subscription or rule that does not exist."""
+
+
+class EntityExistsError(ConfigurationError):
+    """A queue, topic, subscription or rule that exists already."""
+
+
 class ChainError(ConfigurationError):
     """A HandlerChain that cannot be built."""
 
@@ -58,6 +71,10 @@ class ContentError(HomingError):
 
 class UnstorableContentError(ContentError, TypeError):
     """The content is not JSON, str or bytes; nothing was stored."""
+
+
+class TooLargeError(UnstorableContentError):
+    """The message, or the batch, is larger than the store takes; nothing was stored."""
 
 
 class UnreadableMessageError(ContentError):
@@ -94,6 +111,14 @@ class NotInFlightError(StoreError):
 
 class LeaseLostError(StoreError):
     """The lease ran out or passed to somebody else; nothing was changed."""
+
+
+class NoSuchMessageError(StoreError):
+    """No message is scheduled or deferred under this sequence number; nothing was changed."""
+
+
+class SessionHeldError(StoreError):
+    """Somebody else holds the session: try again later, or take another."""
 
 
 class UnsupportedError(StoreError):

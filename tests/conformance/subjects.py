@@ -12,6 +12,8 @@ import pytest
 from homing import open_store
 from homing.store import Store
 from tests.servers import Server
+from tests.servicebus.broker import Settings
+from tests.servicebus.server import ServiceBusServer
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,15 @@ class Subject:
     address: Callable[[pytest.FixtureRequest], str]
     server: str | None = None
     processes: bool = True
+    #: Whether closing takes a second, and the next test need not wait for it.
+    closes_slowly: bool = False
+
+
+def _servicebus(request: pytest.FixtureRequest) -> str:
+    server: ServiceBusServer = request.getfixturevalue("servicebus")
+    # Locks that run out soon after their holder has died: a test waits for it.
+    server.broker.create_missing = Settings(lock_duration=5.0, max_delivery_count=1000)
+    return server.url
 
 
 SUBJECTS = {
@@ -35,6 +46,7 @@ SUBJECTS = {
         Subject("sqlite", lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db"),
         Subject("postgresql", lambda request: str(request.getfixturevalue("postgresql").url), server="postgresql"),
         Subject("mariadb", lambda request: str(request.getfixturevalue("mariadb").url), server="mariadb"),
+        Subject("servicebus", _servicebus, server="servicebus", closes_slowly=True),
         Subject("rabbitmq", lambda request: str(request.getfixturevalue("rabbitmq").url), server="rabbitmq"),
     )
 }
@@ -61,10 +73,10 @@ class Place:
         return open_store(self.with_options(**options).url)
 
 
-def server_of(place: Place, request: pytest.FixtureRequest) -> Server:
+def server_of(place: Place, request: pytest.FixtureRequest) -> Server | ServiceBusServer:
     """The server this store lives on; skips where there is none."""
     if place.subject.server is None:
         pytest.skip(f"{place.subject.name} has no server")
     server = request.getfixturevalue(place.subject.server)
-    assert isinstance(server, Server)
+    assert isinstance(server, (Server, ServiceBusServer))
     return server

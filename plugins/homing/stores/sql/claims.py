@@ -103,6 +103,13 @@ class Claims:
             self._claim_new(connection, wanted, claimed, now)
         return claimed
 
+    def expire(self, connection: Connection) -> int:
+        """Keeps aside as dead what nobody holds and is due for longer than its time to live; how many."""
+        c, now = self._table.c, self._database.now()
+        free = c.time_next.is_not(None) & sa.or_(c.lock_token.is_(None), c.time_next <= now)
+        statement = self._table.update().where(free, c.time_scheduled + c.time_to_live <= now)
+        return connection.execute(statement.values(**self._dead(EXPIRED, 0, now))).rowcount
+
     def priorities(self, connection: Connection, *, skip_usual: bool = False) -> Iterator[int]:
         """The priorities at which messages may wait, in order; cheap however many there are.
 

@@ -1,0 +1,126 @@
+"""What a bus does for senders, receivers and administrators: the embedded one and the service each in its own way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from homing.bus.entities import Entity
+from homing.bus.message import Message
+from homing.bus.options import ReceiveMode, RetryOptions
+from homing.bus.rules import Rule
+
+#: Stands for a session's id: whichever session has messages and nobody to receive them.
+NEXT_SESSION = "*next*"
+
+
+@dataclass(frozen=True)
+class ReceiveOptions:
+    """What a receiver wants of its link."""
+
+    mode: ReceiveMode = ReceiveMode.PEEK_LOCK
+    max_auto_lock_renew_duration: float = 300.0
+    session_id: str | None = None
+    retry: RetryOptions = field(default_factory=RetryOptions)
+
+
+class SendLink(ABC):
+    """Sends to one queue or topic."""
+
+    @abstractmethod
+    def send(self, messages: Sequence[Message]) -> None:
+        """Returns when all of them are durable; raises when none is."""
+
+    @abstractmethod
+    def schedule(self, message: Message, at: datetime) -> int:
+        """The sequence number to cancel it by."""
+
+    @abstractmethod
+    def cancel(self, sequence_number: int) -> None:
+        """Raises NoSuchMessageError when nothing is scheduled under this number."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class ReceiveLink(ABC):
+    """Receives from one queue or subscription, or from the dead letters of one. Settling is fenced by the lock."""
+
+    @abstractmethod
+    def receive(self, limit: int, wait: float) -> list[Message]:
+        """Up to `limit` messages, as soon as there is one; none after `wait` seconds."""
+
+    @abstractmethod
+    def complete(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def abandon(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def dead_letter(self, message: Message, reason: str, description: str | None) -> None: ...
+
+    @abstractmethod
+    def defer(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def receive_deferred(self, sequence_number: int) -> Message:
+        """Raises NoSuchMessageError when nothing is deferred under this number."""
+
+    @abstractmethod
+    def renew_lock(self, message: Message) -> datetime:
+        """The end of the lock from now on."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Administration(ABC):
+    """Makes, changes and removes entities. Paths as in `Entity.path`."""
+
+    @abstractmethod
+    def create(self, entity: Entity) -> None: ...
+
+    @abstractmethod
+    def get(self, kind: type[Entity], path: str) -> Entity: ...
+
+    @abstractmethod
+    def update(self, entity: Entity) -> None: ...
+
+    @abstractmethod
+    def delete(self, path: str) -> None: ...
+
+    @abstractmethod
+    def entities(self, kind: type[Entity], topic: str | None = None) -> list[Entity]: ...
+
+    @abstractmethod
+    def rules(self, subscription: str) -> list[Rule]: ...
+
+    @abstractmethod
+    def create_rule(self, subscription: str, rule: Rule) -> None: ...
+
+    @abstractmethod
+    def update_rule(self, subscription: str, rule: Rule) -> None: ...
+
+    @abstractmethod
+    def delete_rule(self, subscription: str, name: str) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Broker(ABC):
+    """One bus. Opening it connects to nothing."""
+
+    @abstractmethod
+    def open_sender(self, path: str, retry: RetryOptions) -> SendLink: ...
+
+    @abstractmethod
+    def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink: ...
+
+    @abstractmethod
+    def administration(self) -> Administration: ...
+
+    @abstractmethod
+    def close(self) -> None: ...

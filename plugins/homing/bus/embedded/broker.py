@@ -1,0 +1,242 @@
+"""EmbeddedBroker: the stores behind the catalog, and how messages get from one to the next."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from homing import message as m
+from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
+from homing.bus.embedded import rows
+from homing.bus.embedded.catalog import Catalog, Entry, dead_store
+from homing.bus.entities import Subscription, Topic
+from homing.bus.message import Message
+from homing.bus.options import RetryOptions
+from homing.bus.rules import copies
+from homing.errors import ConfigurationError, NoSuchEntityError
+from homing.store import EXPIRED
+from homing.stores.sql import SqlStore
+from homing.stores.sql.database import NANOSECONDS
+from homing.stores.sql.store import open_sql_store
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# What the service writes on its dead letters.
+TTL_EXPIRED = "TTLExpiredException"
+NO_TARGET = "ForwardTargetNotFound"
+NO_SESSION = "SessionIdMissing"
+
+_PASSED_ON = 100  # messages passed on in one transaction
+_PASSING = 30.0  # seconds for which the right to pass on is held
+_KEPT = 3600.0  # seconds for which finished messages are kept
+_NEVER = 1_000_000_000  # the bus counts deliveries itself
+_SWEEP = 1000
+
+
+class EmbeddedBroker(Broker):
+    """The bus in one SQL database. Thread-safe; any number of processes may use the same database."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self.catalog = Catalog(url)
+        self._stores: dict[tuple[str, float], SqlStore] = {}
+        self._lock = threading.Lock()
+        self._me = str(uuid.uuid4())
+
+    def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
+        from homing.bus.embedded.sending import EmbeddedSendLink
+
+        return EmbeddedSendLink(self, path, retry)
+
+    def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink:
+        from homing.bus.embedded.receiving import EmbeddedReceiveLink
+
+        return EmbeddedReceiveLink(self, path, options, dead_lettered=dead_lettered)
+
+    def administration(self) -> Administration:
+        from homing.bus.embedded.administration import EmbeddedAdministration
+
+        return EmbeddedAdministration(self.catalog)
+
+    def close(self) -> None:
+        with self._lock:
+            for store in self._stores.values():
+                store.close()
+            self._stores.clear()
+        self.catalog.close()
+
+    # -- stores ------------------------------------------------------------------------------------------------
+
+    def store_of(self, entry: Entry, *, dead: bool = False) -> SqlStore:
+        """The store of an entity, or of its dead letters."""
+        name, window = (dead_store(entry.store), 0.0) if dead else (entry.store, _window(entry))
+        with self._lock:
+            if (name, window) not in self._stores:
+                options = {"store": name, "duplicate_window": window, "purge_after": max(window, _KEPT)}
+                query = {key: str(value) for key, value in {**options, "max_deliveries": _NEVER}.items()}
+                url = self._url.update_query_dict(query).render_as_string(hide_password=False)
+                self._stores[name, window] = open_sql_store(url)
+            return self._stores[name, window]
+
+    # -- storing -----------------------------------------------------------------------------------------------
+
+    def prepare(self, entry: Entry, message: Message, at: datetime | None = None) -> m.Message:
+        """What the entity's store is to keep of a message that arrives there."""
+        entity = entry.entity
+        row_id = str(uuid.uuid4())
+        if not isinstance(entity, Subscription) and entity.requires_duplicate_detection and message.message_id:
+            row_id = self._known_by(entry, message.message_id)
+        lives = [seconds for seconds in (message.time_to_live, entity.default_message_time_to_live) if seconds]
+        message = replace(message, message_id=message.message_id or row_id, time_to_live=min(lives) if lives else None)
+        # What is on its way elsewhere does not grow old here: it would be a dead letter of a topic.
+        in_session = not isinstance(entity, Topic) and entity.requires_session
+        return rows.to_store(message, row_id, in_session=in_session, expires=not entry.passes_on, at=at)
+
+    def _known_by(self, entry: Entry, message_id: str) -> str:
+        """The id that makes a duplicate known. A message that has waited for longer than the window is no reason to
+        refuse another one of its id."""
+        for kept in self.store_of(entry).browse(1, ids=[message_id]):
+            assert kept.enqueued_at is not None
+            age = self.catalog.database.now() / NANOSECONDS - kept.enqueued_at.timestamp()
+            if age > _window(entry) and kept.state != m.ACKNOWLEDGED:
+                return f"{message_id}#{secrets.token_hex(8)}"
+        return message_id
+
+    def transact(self, work: Callable[[Connection], Result]) -> Result:
+        """Runs `work` in one transaction over all stores of the bus."""
+        return self.catalog.database.write(work)
+
+    # -- passing on --------------------------------------------------------------------------------------------
+
+    def pass_on_to(self, path: str) -> None:
+        """Everything that is due on its way to this entity arrives there."""
+        for entry in self.catalog.feeding(path):
+            self.pass_on(entry)
+
+    def pass_on(self, entry: Entry) -> None:
+        """What is due in the store of a topic, or of a queue that forwards, goes where it belongs.
+
+        One at a time may do so, which keeps the order; who does not get his turn leaves it to the one who has it.
+        """
+        store = self.store_of(entry)
+        while store.has_due() and self.catalog.hold(entry.store, "pass on", self._me, _PASSING):
+            try:
+                batch = store.claim(_PASSED_ON, lease=_PASSING)
+                if not batch:
+                    return
+                self.transact(lambda connection, batch=batch: self._move(connection, entry, store, batch))  # type: ignore[misc]
+            finally:
+                self.catalog.let_go(entry.store, "pass on", self._me)
+
+    def _move(self, connection: Connection, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> None:
+        for kept in batch:
+            for place, copy in self._places(connection, entry, rows.passed_on(kept)):
+                if copy.dead_letter_reason is not None:
+                    letter = rows.to_store(copy, str(uuid.uuid4()), in_session=False, expires=False)
+                    self.store_of(place, dead=True).store_many([letter], transaction=connection)
+                else:
+                    self.store_of(place).store_many([self.prepare(place, copy)], transaction=connection)
+        store.settle(batch, transaction=connection)
+
+    def _places(self, connection: Connection, entry: Entry, message: Message) -> list[tuple[Entry, Message]]:
+        """Where a message that leaves this entity goes, and the copy for it; what cannot arrive is a dead letter."""
+        if isinstance(entry.entity, Topic):
+            return [
+                (subscription, _fitting(subscription, copy))
+                for subscription in self.catalog.subscriptions(connection, entry.entity.path)
+                for copy in copies(subscription.rules, message)
+            ]
+        try:
+            target = self.catalog.find(connection, str(entry.entity.forward_to))
+        except NoSuchEntityError as error:
+            return [(entry, _explained(message, NO_TARGET, str(error), entry))]
+        return [(target, _fitting(target, message))]
+
+    # -- dead letters ------------------------------------------------------------------------------------------
+
+    def bury(self, entry: Entry, held: m.Message, reason: str, description: str | None) -> None:
+        """Moves a held message to the dead letters of its entity, in one transaction; fenced by its lock."""
+        store, dead = self.store_of(entry), self.store_of(entry, dead=True)
+        sequence = held.sequence_number or 0
+        kept = next((row for row in store.browse(1, after=sequence - 1) if row.sequence_number == sequence), held)
+        letter = _explained(rows.passed_on(kept), reason, description, entry)
+
+        def work(connection: Connection) -> None:
+            # Fenced first: what this process does not hold any more is not copied either.
+            store.acknowledge(held, transaction=connection)
+            dead.store_many([_as_letter(letter, kept)], transaction=connection)
+
+        self.transact(work)
+        log.warning("message %s of %r is a dead letter: %s", letter.message_id, entry.entity.path, reason)
+
+    def collect_dead(self, entry: Entry) -> None:
+        """Moves what its store has found to be dead by itself to the dead letters, or drops it where that is wanted."""
+        store, dead = self.store_of(entry), self.store_of(entry, dead=True)
+        store.expire()
+        while found := store.browse(_SWEEP, state=m.DEAD):
+            keeps = isinstance(entry.entity, Topic) or entry.entity.dead_lettering_on_message_expiration
+            letters = [
+                _as_letter(_explained(rows.passed_on(kept), *_said(kept), entry), kept)
+                for kept in found
+                if keeps or kept.dead_letter_reason != EXPIRED
+            ]
+            dead.store_many(letters)
+            # Only now that the copies are durable; doing it twice stores none twice.
+            store.finish_dead([kept.id for kept in found])
+
+
+def open_embedded(url: str) -> EmbeddedBroker:
+    """The bus in the database of this URL; raises ConfigurationError for what is no database URL."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise ConfigurationError("this is not a database URL such as sqlite:///bus.db") from error
+    if parsed.query:
+        raise ConfigurationError(f"the URL of a bus names a database and has no options: not {', '.join(parsed.query)}")
+    open_sql_store(url).close()  # refuses what no SQL store can be opened in
+    return EmbeddedBroker(parsed)
+
+
+def _window(entry: Entry) -> float:
+    entity = entry.entity
+    if isinstance(entity, Subscription) or not entity.requires_duplicate_detection:
+        return 0.0
+    return entity.duplicate_detection_window
+
+
+def _explained(message: Message, reason: str, description: str | None, entry: Entry) -> Message:
+    return replace(
+        message,
+        dead_letter_reason=reason,
+        dead_letter_error_description=description,
+        dead_letter_source=entry.entity.path,
+    )
+
+
+def _fitting(entry: Entry, message: Message) -> Message:
+    """The message, or a dead letter where it lacks the session that its receiver will ask for."""
+    entity = entry.entity
+    if isinstance(entity, Topic) or not entity.requires_session or message.session_id:
+        return message
+    return _explained(message, NO_SESSION, f"{entity.path!r} takes messages with a session_id only", entry)
+
+
+def _as_letter(letter: Message, kept: m.Message) -> m.Message:
+    """Its place in the old store makes the id: the same message is moved once, and another one is never mistaken."""
+    return rows.to_store(letter, f"{kept.sequence_number}:{kept.id}", in_session=False, expires=False)
+
+
+def _said(kept: m.Message) -> tuple[str, str | None]:
+    reason = TTL_EXPIRED if kept.dead_letter_reason == EXPIRED else str(kept.dead_letter_reason)
+    return reason, kept.dead_letter_description

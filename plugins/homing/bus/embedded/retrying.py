@@ -1,0 +1,30 @@
+"""Trying again while the database is away."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from homing.bus.options import RetryOptions
+from homing.errors import StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+def retrying(retry: RetryOptions, work: Callable[[], Result]) -> Result:
+    """Does `work`, again when the database is away, as often as the options say. `work` must bear being done twice."""
+    policy, attempt = retry.policy(), 1
+    while True:
+        try:
+            return work()
+        except StoreUnavailableError as error:
+            decision = policy.decide(error, attempt)
+            if not decision.retry:
+                raise
+            log.warning("attempt %d failed, the next in %s s: %s", attempt, decision.delay, error)
+            time.sleep(decision.delay)
+            attempt += 1

@@ -1,0 +1,196 @@
+"""BusListener."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from homing.bus.message import Message
+from homing.bus.receiver import MessageReceiver
+from homing.errors import ConfigurationError, HomingError
+
+log = logging.getLogger(__name__)
+
+_WAIT = 1.0  # seconds a worker waits for a message before it looks whether it is to stop
+_AFTER_ERROR = 1.0  # seconds before the next attempt when the bus could not be asked
+
+
+class Service(Protocol):
+    """What a listener calls. `on_message` may take a second parameter, the Caller, and `on_error` may be missing."""
+
+    def on_message(self, message: Message) -> Any: ...
+
+
+class Caller:
+    """Settles the message a service is just handling; at most once."""
+
+    def __init__(self, receiver: MessageReceiver, message: Message) -> None:
+        self._receiver = receiver
+        self._message = message
+        self.settled = False
+
+    def complete(self) -> None:
+        self._receiver.complete(self._message)
+        self.settled = True
+
+    def abandon(self) -> None:
+        self._receiver.abandon(self._message)
+        self.settled = True
+
+    def dead_letter(self, **explanation: Any) -> None:
+        self._receiver.dead_letter(self._message, **explanation)
+        self.settled = True
+
+    def defer(self) -> int:
+        sequence_number = self._receiver.defer(self._message)
+        self.settled = True
+        return sequence_number
+
+
+class BusListener:
+    """Calls a service for every message of a queue or subscription, in `max_concurrent_calls` threads at a time.
+
+    With `auto_complete` a message is completed when `on_message` returns and has not settled it through its Caller.
+    When it raises, the message is abandoned, so that it comes again and after `max_delivery_count` times is a dead
+    letter. `on_error` hears of that, of locks that were lost and of a bus that cannot be reached. The other arguments
+    are those of MessageReceiver.
+    """
+
+    def __init__(
+        self, connection: str, *, auto_complete: bool = True, max_concurrent_calls: int = 1, **receiver: Any
+    ) -> None:
+        if type(max_concurrent_calls) is not int or max_concurrent_calls < 1:
+            raise ConfigurationError(f"max_concurrent_calls is a whole number from 1 up, not {max_concurrent_calls!r}")
+        self._open: Callable[[], MessageReceiver] = lambda: MessageReceiver(connection, **receiver)
+        self._open().close()  # what is set up wrongly is refused here, not in a thread
+        self._auto_complete = auto_complete
+        self._calls = max_concurrent_calls
+        self._service: Service | None = None
+        self._takes_caller = False
+        self._stopping = threading.Event()
+        self._forgetting = threading.Event()
+        self._workers: list[threading.Thread] = []
+
+    def attach(self, service: Service | Callable[..., Any]) -> None:
+        """The service to call: an object with `on_message`, or a plain function in its place."""
+        if self._service is not None:
+            raise ConfigurationError("a service is attached already: detach it first")
+        found = service if hasattr(service, "on_message") else _Function(service)
+        try:
+            parameters = inspect.signature(found.on_message).parameters
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{service!r} is neither a function nor has it an on_message method") from error
+        self._service, self._takes_caller = found, len(parameters) > 1
+
+    def detach(self) -> None:
+        """Lets go of the service; raises ConfigurationError when there is none or it is being called."""
+        if self._service is None or self._workers:
+            raise ConfigurationError("there is no service to detach, or the listener must be stopped first")
+        self._service = None
+
+    def start(self) -> None:
+        """Begins to receive, in threads of its own."""
+        if self._service is None:
+            raise ConfigurationError("attach a service before starting the listener")
+        if self._workers:
+            raise ConfigurationError("the listener is started already")
+        self._stopping.clear()
+        self._forgetting.clear()
+        self._workers = [
+            threading.Thread(target=self._work, name=f"homing-bus-listener-{number}", daemon=True)
+            for number in range(self._calls)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def graceful_stop(self, timeout: float | None = None) -> None:
+        """Receives nothing more, and returns when what is being handled is settled, or after `timeout` seconds."""
+        self._stopping.set()
+        for worker in self._workers:
+            worker.join(timeout)
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
+
+    def immediate_stop(self) -> None:
+        """Receives nothing more and settles nothing more: what is being handled comes again when its lock ends."""
+        self._forgetting.set()
+        self._stopping.set()
+        self._workers = []
+
+    # -- one worker --------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        receiver: MessageReceiver | None = None
+        while not self._stopping.is_set():
+            try:
+                receiver = receiver or self._open()
+                message = receiver.receive(server_wait_time=_WAIT)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the listener goes on and says so
+                self._tell(error)
+                _close(receiver)
+                receiver = None
+                self._stopping.wait(_AFTER_ERROR)
+                continue
+            if message is not None:
+                self._handle(receiver, message)
+        _close(receiver)
+
+    def _handle(self, receiver: MessageReceiver, message: Message) -> None:
+        if self._stopping.is_set() and self._forgetting.is_set():
+            return
+        caller = Caller(receiver, message)
+        try:
+            assert self._service is not None
+            arguments = (message, caller) if self._takes_caller else (message,)
+            self._service.on_message(*arguments)
+        except BaseException as error:  # noqa: BLE001 - a failing service fails its message, never the listener
+            self._tell(error)
+            self._settle(caller, caller.abandon)
+        else:
+            if self._auto_complete:
+                self._settle(caller, caller.complete)
+
+    def _settle(self, caller: Caller, settle: Callable[[], None]) -> None:
+        if caller.settled or self._forgetting.is_set():
+            return
+        try:
+            settle()
+        except HomingError as error:
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        log.warning("bus listener: %s: %s", type(error).__name__, error)
+        on_error = getattr(self._service, "on_error", None)
+        if on_error is None:
+            return
+        try:
+            on_error(error)
+        except Exception:
+            log.exception("on_error itself failed")
+
+    def __enter__(self) -> BusListener:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.graceful_stop()
+
+
+class _Function:
+    """A plain function as a service."""
+
+    def __init__(self, function: Any) -> None:
+        self.on_message = function
+
+
+def _close(receiver: MessageReceiver | None) -> None:
+    try:
+        if receiver is not None:
+            receiver.close()
+    except HomingError as error:
+        log.warning("closing a receiver: %s", error)

@@ -1,0 +1,98 @@
+"""Message and MessageBatch, as senders give them and receivers get them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from homing import message as m
+from homing.errors import UnstorableContentError
+
+TEXT = "text/plain"
+JSON = "application/json"
+BYTE_ARRAY = "application/octet-stream"
+
+# The states of a message at the bus.
+ACTIVE = "active"
+DEFERRED = "deferred"
+SCHEDULED = "scheduled"
+
+_MAX_ID = 128
+_TEXTS = ("content_type", "message_id", "to", "reply_to", "reply_to_session_id", "label", "session_id",
+          "correlation_id", "partition_key")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message of the bus: `Message(body="hello")`.
+
+    The body is any JSON value, str or bytes, and comes back equal and of the same type. Fields after
+    `application_properties` are written by the bus and ignored when sending. `time_to_live` is in seconds.
+    `delivery_count` counts how often it was handed out, this time included; `lock_token` is what settling it is
+    fenced by, until `locked_until`. Raises UnstorableContentError for what the bus cannot carry.
+    """
+
+    body: Any
+    content_type: str = ""
+    message_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    label: str | None = None
+    session_id: str | None = None
+    correlation_id: str | None = None
+    partition_key: str | None = None
+    time_to_live: float | None = None
+    application_properties: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    sequence_number: int | None = None
+    lock_token: str | None = None
+    locked_until: datetime | None = None
+    delivery_count: int = 0
+    enqueued_time: datetime | None = None
+    enqueued_sequence_number: int | None = None
+    dead_letter_error_description: str | None = None
+    dead_letter_reason: str | None = None
+    dead_letter_source: str | None = None
+    state: str = ACTIVE
+
+    def __post_init__(self) -> None:
+        if not self.content_type:
+            usual = BYTE_ARRAY if isinstance(self.body, bytes) else TEXT if isinstance(self.body, str) else JSON
+            object.__setattr__(self, "content_type", usual)
+        # A copy: what the caller does to its mapping afterwards does not change the message.
+        object.__setattr__(self, "application_properties", dict(self.application_properties))
+
+    def check(self) -> None:
+        """Raises UnstorableContentError for what the bus cannot carry."""
+        m.encode(self.body)
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value is not None and type(value) is not str:
+                raise UnstorableContentError(f"a message's {name} is a text, not a {type(value).__name__}")
+        if self.message_id is not None and not 0 < len(self.message_id) <= _MAX_ID:
+            raise UnstorableContentError(f"a message_id has 1 to {_MAX_ID} characters, not {len(self.message_id)}")
+        if self.time_to_live is not None and not self.time_to_live > 0:
+            raise UnstorableContentError(f"time_to_live is a positive number of seconds, not {self.time_to_live!r}")
+        for key, value in self.application_properties.items():
+            if type(key) is not str or not (value is None or type(value) in (str, int, float, bool)):
+                raise UnstorableContentError(
+                    f"the application property {key!r} is {value!r:.60}; properties have texts as names and texts, "
+                    "numbers, booleans or None as values"
+                )
+        m.encode_headers(self.application_properties)
+
+
+@dataclass(frozen=True)
+class MessageBatch:
+    """Messages that are sent together, or were received together."""
+
+    messages: Sequence[Message] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", tuple(self.messages))
+
+    @property
+    def message_count(self) -> int:
+        return len(self.messages)

@@ -1,0 +1,49 @@
+"""How senders and receivers behave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from homing.errors import ConfigurationError
+from homing.retry import RetryPolicy
+
+
+class ReceiveMode(Enum):
+    """What receiving does to a message: lock it until it is settled, or remove it at once."""
+
+    PEEK_LOCK = "peeklock"
+    RECEIVE_AND_DELETE = "receiveanddelete"
+
+
+class RetryMode(Enum):
+    """How the delays between attempts grow."""
+
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+
+
+@dataclass(frozen=True)
+class RetryOptions:
+    """How often, and how far apart, an operation is tried again when the bus cannot be reached. Seconds.
+
+    `try_timeout` bounds one attempt at the service; a database has its own time-outs.
+    """
+
+    max_retries: int = 3
+    delay: float = 10.0
+    max_delay: float = 60.0
+    try_timeout: float = 60.0
+    mode: RetryMode = RetryMode.FIXED
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mode, RetryMode):
+            raise ConfigurationError(f"the retry mode is RetryMode.FIXED or RetryMode.EXPONENTIAL, not {self.mode!r}")
+        if not self.try_timeout > 0:
+            raise ConfigurationError(f"try_timeout must be more than 0 seconds, not {self.try_timeout!r}")
+        self.policy()
+
+    def policy(self) -> RetryPolicy:
+        """The same as a RetryPolicy; raises ConfigurationError for what does not fit."""
+        growth = 2.0 if self.mode is RetryMode.EXPONENTIAL else 1.0
+        return RetryPolicy(self.max_retries, self.delay, multiplier=growth, max_interval=self.max_delay)

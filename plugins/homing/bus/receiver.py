@@ -1,0 +1,161 @@
+"""MessageReceiver."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from homing.bus.broker import ReceiveLink, ReceiveOptions
+from homing.bus.connection import entity_path, open_broker
+from homing.bus.message import Message, MessageBatch
+from homing.bus.options import ReceiveMode, RetryOptions
+from homing.errors import ConfigurationError, NotInFlightError, StoreError
+
+#: The reason a dead letter has when its receiver says nothing about it.
+BY_RECEIVER = "DEADLETTERED_BY_RECEIVER"
+
+
+class MessageReceiver:
+    """Receives from a queue or a subscription: `MessageReceiver("sqlite:///bus.db", queue="orders")`.
+
+    In PEEK_LOCK mode a message is locked until it is settled; the lock is renewed for up to
+    `max_auto_lock_renew_duration` seconds, and when it is lost all the same, settling raises LeaseLostError and changes
+    nothing. In RECEIVE_AND_DELETE mode receiving removes the message: whoever dies then has lost it. `session_id`, or
+    NEXT_SESSION, is needed where sessions are required. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        connection: str,
+        *,
+        queue: str | None = None,
+        topic: str | None = None,
+        subscription: str | None = None,
+        receive_mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        max_auto_lock_renew_duration: float = 300.0,
+        session_id: str | None = None,
+        retry: RetryOptions | None = None,
+    ) -> None:
+        self._path = entity_path(queue, topic, subscription)
+        if topic is not None and subscription is None:
+            raise ConfigurationError(f"messages of the topic {topic!r} are received from one of its subscriptions")
+        if not isinstance(receive_mode, ReceiveMode):
+            raise ConfigurationError(f"receive_mode is one of ReceiveMode, not {receive_mode!r}")
+        if not max_auto_lock_renew_duration >= 0:
+            raise ConfigurationError("max_auto_lock_renew_duration is a number of seconds from 0 up, which is none")
+        self._options = ReceiveOptions(receive_mode, max_auto_lock_renew_duration, session_id, retry or RetryOptions())
+        self._broker = open_broker(connection)
+        self._links: dict[bool, ReceiveLink] = {}
+        self._dead_tokens: set[str] = set()
+        self._closed = False
+
+    # -- receiving ---------------------------------------------------------------------------------------------
+
+    def receive(self, *, server_wait_time: float = 60.0, dead_lettered: bool = False) -> Message | None:
+        """The next message, waited for; None when none came within `server_wait_time` seconds."""
+        messages = self._receive(1, server_wait_time, dead_lettered)
+        return messages[0] if messages else None
+
+    def receive_payload(self, *, server_wait_time: float = 60.0, dead_lettered: bool = False) -> Any:
+        """The body of the next message, which is completed; None when none came.
+
+        There is nothing left to settle the message by, so that its body is in the caller's hands alone.
+        """
+        message = self.receive(server_wait_time=server_wait_time, dead_lettered=dead_lettered)
+        if message is None:
+            return None
+        if message.lock_token is not None:
+            self.complete(message)
+        return message.body
+
+    def receive_batch(
+        self, max_message_count: int, *, server_wait_time: float = 60.0, dead_lettered: bool = False
+    ) -> MessageBatch | None:
+        """Up to so many messages, as soon as there is one; None when none came."""
+        if type(max_message_count) is not int or max_message_count < 1:
+            raise ConfigurationError(f"max_message_count is a whole number from 1 up, not {max_message_count!r}")
+        messages = self._receive(max_message_count, server_wait_time, dead_lettered)
+        return MessageBatch(messages) if messages else None
+
+    def receive_deferred(self, sequence_number: int) -> Message:
+        """The message that was deferred under this number; raises NoSuchMessageError when there is none."""
+        return self._link(dead_lettered=False).receive_deferred(sequence_number)
+
+    # -- settling ----------------------------------------------------------------------------------------------
+
+    def complete(self, message: Message) -> None:
+        """The message is done with, and gone."""
+        self._holder(message).complete(message)
+        self._settled(message)
+
+    def abandon(self, message: Message) -> None:
+        """The message can be received again at once; after `max_delivery_count` times it is a dead letter."""
+        self._holder(message).abandon(message)
+        self._settled(message)
+
+    def dead_letter(self, message: Message, *, reason: str = BY_RECEIVER, error_description: str | None = None) -> None:
+        """The message is moved to the dead letters, with its reason."""
+        self._holder(message).dead_letter(message, reason, error_description)
+        self._settled(message)
+
+    def defer(self, message: Message) -> int:
+        """The message is put aside; the sequence number to receive it by."""
+        self._holder(message).defer(message)
+        self._settled(message)
+        assert message.sequence_number is not None
+        return message.sequence_number
+
+    def renew_lock(self, message: Message) -> datetime:
+        """Makes the lock last for its whole duration from now on; its new end."""
+        return self._holder(message).renew_lock(message)
+
+    def close(self) -> None:
+        """Gives back connections. Idempotent; locks are not given back, they run out."""
+        if not self._closed:
+            self._closed = True
+            for link in self._links.values():
+                link.close()
+            self._broker.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _receive(self, limit: int, wait: float, dead_lettered: bool) -> list[Message]:
+        if not wait >= 0:
+            raise ConfigurationError(f"server_wait_time is a number of seconds from 0 up, not {wait!r}")
+        messages = self._link(dead_lettered).receive(limit, wait)
+        if dead_lettered:
+            self._dead_tokens.update(message.lock_token for message in messages if message.lock_token)
+        return messages
+
+    def _link(self, dead_lettered: bool) -> ReceiveLink:
+        if self._closed:
+            raise StoreError(f"the receiver of {self._path!r} is closed")
+        if dead_lettered not in self._links:
+            link = self._broker.open_receiver(self._path, self._options, dead_lettered=dead_lettered)
+            self._links[dead_lettered] = link
+        return self._links[dead_lettered]
+
+    def _holder(self, message: Message) -> ReceiveLink:
+        """The link the message came by; raises NotInFlightError for one that cannot be settled."""
+        if not isinstance(message, Message):
+            raise NotInFlightError(f"only a received homing.bus.Message can be settled, not {type(message).__name__}")
+        if self._options.mode is ReceiveMode.RECEIVE_AND_DELETE:
+            raise NotInFlightError(
+                f"message {message.message_id} was received with RECEIVE_AND_DELETE and is finished; to settle "
+                "messages, receive them with PEEK_LOCK"
+            )
+        if message.lock_token is None:
+            raise NotInFlightError(f"message {message.message_id} was not received, and cannot be settled")
+        return self._link(message.lock_token in self._dead_tokens)
+
+    def _settled(self, message: Message) -> None:
+        self._dead_tokens.discard(message.lock_token or "")
+
+    def __enter__(self) -> MessageReceiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
