@@ -14,13 +14,14 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
+from tests.servicebus.server import ServiceBusServer
 
 # Importing Airflow makes a home where there is none: never the one of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="homing-tests-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 #: What is dear to start, and is started once by each process of the tests that needs it.
-SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql")
+SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql", "servicebus")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -59,6 +60,13 @@ def mariadb() -> Iterator[MariaDB]:
 def rabbitmq() -> Iterator[RabbitMQ]:
     with running_rabbitmq() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def servicebus() -> Iterator[ServiceBusServer]:
+    server = ServiceBusServer().start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

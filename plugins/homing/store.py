@@ -53,6 +53,7 @@ STORE_FEATURES: Mapping[str, frozenset[str]] = {
     "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
     "sql": frozenset(ALL_FEATURES),
     "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+    "servicebus": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
 }
 
 # Reasons a store gives by itself for keeping a message aside as dead.

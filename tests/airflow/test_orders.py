@@ -22,7 +22,7 @@ from homing.delivery import Books
 
 SETTLED = 600.0
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from demo.orders import make_orders
 from demo.pipeline import OrdersPipeline
 from homing.delivery.records import dead_letter_id
 
-pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 
 def spark_job(pipeline: OrdersPipeline, application: str) -> int | None:

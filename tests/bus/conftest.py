@@ -12,7 +12,7 @@ import pytest
 
 from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryOptions
 
-BUSES = ["embedded"]
+BUSES = ["embedded", "service"]
 AT_ONCE = RetryOptions(max_retries=0, delay=0.1)
 
 
@@ -56,7 +56,10 @@ class Bus:
 
 @pytest.fixture(params=BUSES)
 def bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
-    opened = Bus(f"sqlite:///{tmp_path}/bus.db")
+    if request.param == "embedded":
+        opened = Bus(f"sqlite:///{tmp_path}/bus.db")
+    else:
+        opened = Bus(request.getfixturevalue("servicebus").connection_string)
     yield opened
     opened.close()
 

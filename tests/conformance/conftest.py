@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -47,8 +48,12 @@ def open_place(place: Place) -> Iterator[Callable[..., Store]]:
         return opened[-1]
 
     yield open_one
-    for store in opened:
-        store.close()
+    closing = [threading.Thread(target=store.close, daemon=True) for store in opened]
+    for thread in closing:
+        thread.start()
+    if not place.subject.closes_slowly:
+        for thread in closing:
+            thread.join()
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from homing import open_store
 from homing.store import Store
 from tests.rabbitmq_server import remove_store
 from tests.servers import Server
+from tests.servicebus.broker import Settings
+from tests.servicebus.server import ServiceBusServer
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class Subject:
     server: str | None = None
     processes: bool = True
     remove: Callable[[str, str], None] = lambda url, name: None
+    #: Whether closing takes a second, and the next test need not wait for it.
+    closes_slowly: bool = False
+
+
+def _servicebus(request: pytest.FixtureRequest) -> str:
+    server: ServiceBusServer = request.getfixturevalue("servicebus")
+    # Locks that run out soon after their holder has died: a test waits for it.
+    server.broker.create_missing = Settings(lock_duration=5.0, max_delivery_count=1000)
+    return server.url
 
 
 SUBJECTS = {
@@ -44,6 +55,7 @@ SUBJECTS = {
             server="rabbitmq",
             remove=remove_store,
         ),
+        Subject("servicebus", _servicebus, server="servicebus", closes_slowly=True),
     )
 }
 
@@ -72,10 +84,10 @@ class Place:
         self.subject.remove(self.address, self.name)
 
 
-def server_of(place: Place, request: pytest.FixtureRequest) -> Server:
+def server_of(place: Place, request: pytest.FixtureRequest) -> Server | ServiceBusServer:
     """The server this store lives on; skips where there is none."""
     if place.subject.server is None:
         pytest.skip(f"{place.subject.name} has no server")
     server = request.getfixturevalue(place.subject.server)
-    assert isinstance(server, Server)
+    assert isinstance(server, (Server, ServiceBusServer))
     return server

@@ -18,7 +18,7 @@ from homing.errors import StoreUnavailableError
 from homing.store import BROWSE, Store
 
 _WORKER = Path(__file__).with_name("workers.py")
-_SHARED = ["rabbitmq"]  # sources that several processes can open
+_SHARED = ["rabbitmq", "servicebus"]  # sources that several processes can open
 
 
 @pytest.fixture

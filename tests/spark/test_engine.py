@@ -36,7 +36,7 @@ def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, outpu
         "lake": {DELIVERED},
         "crm": {DELIVERED, FILTERED},
     }
-    assert batch.settle() == Settlement(acknowledged=4)
+    assert batch.settle() == Settlement(acknowledged=4, dropped=2)
     assert keep_books(numbers.stores, FLOWS).balanced
 
 

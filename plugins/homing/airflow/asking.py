@@ -16,7 +16,8 @@ def has_due(store: Store) -> bool | None:
         return counts[AVAILABLE] > 0
     if BROWSE in store.features:
         return bool(store.browse(1, state=AVAILABLE))
-    return None
+    peek = getattr(store, "peek", None)  # what Service Bus has instead; it also shows what is scheduled
+    return None if peek is None else any(message.state == AVAILABLE for message in peek())
 
 
 def count(store: Store) -> dict[str, int] | None:

@@ -12,7 +12,7 @@ from homing.errors import ConfigurationError
 from homing.stores import check_scheme, resolve_url
 
 #: The schemes the form offers.
-SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps")
+SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps", "servicebus")
 
 
 class ConnectionFields(Protocol):

@@ -51,7 +51,9 @@ class ReconcileOperator(BaseOperator):
             stranded = stores.failures.overdue(self.after)
         self.log.info("%s: %d stranded failures, %d given up by the store", self.pipeline_name, len(stranded), dead)
         if stranded:
-            trigger_replay(f"{self.pipeline_name}_replay", f"reconcile.{context['run_id']}", {"ids": stranded})
+            note = f"Replays {len(stranded)} messages whose replay never came, found by {context['dag'].dag_id}."
+            replay_run = f"reconcile.{context['run_id']}"
+            trigger_replay(f"{self.pipeline_name}_replay", replay_run, {"ids": stranded}, note)
 
     def _batch(self, stores: Any, batch_id: str) -> Batch:
         return Batch(stores, batch_id, self.flows, chain=self.pipeline_name)

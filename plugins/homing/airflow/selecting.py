@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -14,8 +15,6 @@ from homing.delivery.failures import group, select
 from homing.errors import ConfigurationError
 from homing.times import parse_past
 
-#: More than this in one replay would be too much for an XCom.
-MOST = 10_000
 _SHOWN = 10
 
 
@@ -32,7 +31,9 @@ def replay_params() -> dict[str, Param]:
         "destination": Param(None, type=text, title="Destination", description="What failed at this destination"),
         "since": Param(None, type=text, title="Failed since", description=when),
         "until": Param(None, type=text, title="Failed before", description=when),
-        "limit": Param(MOST, type="integer", minimum=1, maximum=MOST, title="Limit", description="The oldest so many"),
+        "limit": Param(
+            None, type=["null", "integer"], minimum=1, title="Limit", description="The oldest so many at most"
+        ),
         "rate": Param(
             None,
             type=["null", "number"],
@@ -108,15 +109,8 @@ def read_selection(params: Any) -> Selection:
         since=parse_past(params["since"]) if params.get("since") else None,
         until=parse_past(params["until"]) if params.get("until") else None,
         destination=params.get("destination") or None,
-        limit=params.get("limit") or MOST,
+        limit=params.get("limit"),
     )
-    if not (
-        selection.batch
-        or selection.ids
-        or selection.error_group
-        or selection.since
-        or selection.until
-        or selection.destination
-    ):
+    if replace(selection, limit=None).everything:
         raise ConfigurationError("say what to replay: a batch, ids, an error group, a destination or a time range")
     return selection

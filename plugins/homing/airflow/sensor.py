@@ -76,10 +76,14 @@ class StoreSensor(BaseSensorOperator):
             raise AirflowSkipException("nothing is due, and another run is waiting for this one to end")
         self._skip_if_complete(context, claim)
         self.log.info("nothing is due in store %s: listening", claim.store)
+        return self.defer(trigger=self._trigger(context["dag"]), method_name="execute", timeout=self._waits)
+
+    def _trigger(self, dag: Any) -> StoreTrigger:
         source = self.pipeline.source if self.pipeline else None
         store = self.pipeline.store if self.pipeline else self.store
-        trigger = StoreTrigger(store or "", self.polling_interval, context["dag"].dag_id, source)
-        return self.defer(trigger=trigger, method_name="execute", timeout=self._waits)
+        # Where other runs have places of their own, there is nobody to give way to.
+        give_way_to = dag.dag_id if dag.max_active_runs == 1 else None
+        return StoreTrigger(store or "", self.polling_interval, give_way_to, source)
 
     def poke(self, context: Any) -> PokeReturnValue:
         """One look, and the claim if something is due. For the modes that do not defer."""

@@ -45,7 +45,10 @@ class SettleOperator(BaseOperator):
             # One replay per pass: settling twice asks for the same one, settling after a clear asks for another.
             passes = getattr(context["dag_run"], "clear_number", 0) or 0
             replay_run = f"{context['run_id']}.{passes}" if passes else context["run_id"]
-            trigger_replay(self.replay_dag_id, replay_run, {"batch": run_id, "ids": stranded})
+            note = (
+                f"Replays {to_replay} messages of batch {run_id}: {settlement}. Left over from before: {len(stranded)}."
+            )
+            trigger_replay(self.replay_dag_id, replay_run, {"batch": run_id, "ids": stranded}, note)
 
 
 class SettleReplayOperator(BaseOperator):
@@ -68,8 +71,8 @@ def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:
     return settlement
 
 
-def trigger_replay(dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
-    """Ends the task that calls it by asking for a run of a replay DAG; asking twice makes one run."""
+def trigger_replay(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> None:
+    """Ends the task that calls it by asking for a run of a replay DAG, with this note; asking twice makes one run."""
     raise DagRunTriggerException(
         trigger_dag_id=dag_id,
         dag_run_id=run_id,
@@ -81,4 +84,5 @@ def trigger_replay(dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
         failed_states=[],
         poke_interval=1,
         deferrable=False,
+        note=note,
     )

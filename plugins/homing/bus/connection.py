@@ -21,8 +21,10 @@ def open_broker(connection: str) -> Broker:
         from homing.bus.embedded.broker import open_embedded
 
         return open_embedded(connection)
-    if "endpoint=" in connection.lower() or scheme == "servicebus":
-        raise ConfigurationError("the service is not there yet")
+    if "endpoint=" in connection.lower() or scheme.partition("+")[0] == "servicebus":
+        from homing.bus.service import open_service
+
+        return open_service(connection)
     raise ConfigurationError(
         "a bus is a database, such as sqlite:///bus.db, or a connection string of Azure Service Bus, such as "
         "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"

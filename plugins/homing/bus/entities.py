@@ -70,7 +70,7 @@ class Queue(Receivable, Sendable):
 
     @property
     def path(self) -> str:
-        return self.name.lower()
+        return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Topic(Sendable):
 
     @property
     def path(self) -> str:
-        return self.name.lower()
+        return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ AnyEntity = TypeVar("AnyEntity", Queue, Topic, Subscription)
 
 
 def subscription_path(topic: str, name: str) -> str:
-    return f"{topic}/subscriptions/{name}".lower()
+    return f"{topic}/subscriptions/{name}"
 
 
 def check_name(name: object) -> None:

@@ -18,6 +18,7 @@ _OPENERS = {
     "mysql": "homing.stores.sql:open_sql_store",
     "postgres": "homing.stores.sql:open_sql_store",
     "postgresql": "homing.stores.sql:open_sql_store",
+    "servicebus": "homing.stores.servicebus:open_servicebus_store",
     "sqlite": "homing.stores.sql:open_sql_store",
 }
 

@@ -20,7 +20,7 @@ class FakeTask:
     def __init__(self, run_id: str = "run", dag_id: str = "orders", **params: Any) -> None:
         self.xcoms: dict[str, Any] = {}
         self.context = {
-            "dag": SimpleNamespace(dag_id=dag_id),
+            "dag": SimpleNamespace(dag_id=dag_id, max_active_runs=1),
             "dag_run": SimpleNamespace(clear_number=0),
             "run_id": run_id,
             "params": params,

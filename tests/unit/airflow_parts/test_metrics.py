@@ -9,7 +9,14 @@ import pytest
 from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing import HandlerChain, MessageContext, destination
-from homing.airflow import PipelineSpec, ReplayOperator, SettleOperator, StoreMessagesOperator, StoreSensor
+from homing.airflow import (
+    PipelineSpec,
+    ReconcileOperator,
+    ReplayOperator,
+    SettleOperator,
+    StoreMessagesOperator,
+    StoreSensor,
+)
 from homing.airflow.settling import finish_replay
 from homing.delivery import PipelineStores
 from homing.ledger import DROPPED, SOURCE_FLOW, Entry
@@ -64,6 +71,22 @@ def test_a_backend_that_fails_stops_nothing(
     stores.store.store(1)
 
     assert StoreSensor(task_id="listen", pipeline=spec).execute(context())["messages"] == 1
+
+
+def test_the_reconciler_shows_the_lag_of_each_destination(
+    urls: tuple[str, str], failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gauges = {}
+    monkeypatch.setattr(
+        "airflow.sdk.observability.stats.gauge",
+        lambda name, value, tags: gauges.update({(name, tags.get("destination")): value}),
+    )
+
+    ReconcileOperator(
+        task_id="x", name="orders", store=urls[0], dead_letter_store=urls[1], flows=("lake", "crm"), after=300
+    ).execute(context())
+
+    assert (gauges["homing.lag", "crm"], gauges["homing.lag", "lake"]) == (3, 0)
 
 
 def test_what_settling_did_is_said_in_one_sentence(spec: PipelineSpec, pipeline: Pipeline) -> None:

@@ -159,6 +159,7 @@ def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipelin
 
         assert (asked.value.trigger_dag_id, asked.value.dag_run_id) == ("orders_replay", "run")
         assert asked.value.conf == {"batch": "orders/run", "ids": []}
+        assert asked.value.note.startswith("Replays 1 messages of batch orders/run: ")
 
 
 def test_no_url_is_among_what_airflow_renders(spec: PipelineSpec) -> None:

@@ -13,10 +13,11 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from homing import Message, open_store
 from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
+from homing.airflow.asking import has_due
 from homing.airflow.provider_info import get_provider_info
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError, UnsupportedError
-from tests.rabbitmq_server import RabbitMQ
+from tests.servicebus.broker import Settings
 from tests.unit.airflow_parts.conftest import context
 from tests.unit.delivery.conftest import Pipeline
 
@@ -40,6 +41,17 @@ def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, store
 
     _, arguments = deferred.value.trigger.serialize()
     assert arguments == {"store": spec.store, "polling_interval": 1.0, "give_way_to": "orders", "source": None}
+
+
+def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, stores: PipelineStores) -> None:
+    many = context()
+    many["dag"].max_active_runs = 16
+
+    with pytest.raises(TaskDeferred) as deferred:
+        StoreSensor(task_id="listen", pipeline=spec, timeout=60).execute(many)
+
+    assert deferred.value.trigger.give_way_to is None
+    assert deferred.value.timeout.total_seconds() == 60
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
@@ -100,20 +112,30 @@ def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineSpec, stores
     assert [sensor.execute(context())["batch"] for sensor in (one, two)] == ["orders/run/one", "orders/run/two"]
 
 
+@pytest.fixture(params=["rabbitmq", "servicebus"])
+def broker_url(request: pytest.FixtureRequest) -> str:
+    server = request.getfixturevalue(request.param)
+    if request.param == "rabbitmq":
+        return f"{server.url}?store=intake_sensor"
+    server.broker.make_queue("intake_sensor", Settings())
+    return f"{server.url}?store=intake_sensor"
+
+
 @pytest.mark.services
-def test_what_a_broker_holds_is_taken_in_and_acknowledged_there(
-    spec: PipelineSpec, stores: PipelineStores, rabbitmq: RabbitMQ
+def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
+    spec: PipelineSpec, stores: PipelineStores, broker_url: str
 ) -> None:
-    source = f"{rabbitmq.url}?store=intake_sensor"
-    with open_store(source) as broker:
+    with open_store(broker_url) as broker:
+        assert has_due(broker) is False
         broker.store(Message("m", {"number": 1}, headers={"traceparent": "00-abc-def-01"}))
-        sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=source))
+        assert has_due(broker) is True
+        sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=broker_url))
 
         assert sensor.execute(context()) == {"batch": "orders/run", "messages": 1}
 
         (message,) = stores.store.browse()
         assert (message.id, message.content, message.headers["traceparent"]) == ("m", {"number": 1}, "00-abc-def-01")
-        assert broker.retrieve() is None
+        assert has_due(broker) is False
 
 
 def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:

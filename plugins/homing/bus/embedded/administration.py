@@ -75,7 +75,7 @@ class EmbeddedAdministration(Administration):
         paths = [] if target is None else [target.lower()]
         while paths:
             hops += 1
-            if entity.path in paths or hops > _MAX_HOPS:
+            if entity.path.lower() in paths or hops > _MAX_HOPS:
                 raise ConfigurationError(
                     f"{entity.path!r} cannot forward to {target!r}: messages would go in a circle or take more than "
                     f"{_MAX_HOPS} steps"
@@ -87,7 +87,7 @@ class EmbeddedAdministration(Administration):
         entity = self._catalog.get(path).entity
         if isinstance(entity, Topic):
             subscriptions = self._catalog.database.read(lambda c: self._catalog.subscriptions(c, path))
-            return [entry.entity.path for entry in subscriptions]
+            return [entry.entity.path.lower() for entry in subscriptions]
         return [] if entity.forward_to is None else [entity.forward_to.lower()]
 
 

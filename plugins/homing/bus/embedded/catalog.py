@@ -111,9 +111,10 @@ class Catalog:
         if separator:
             behind += self._some(connection, self._entities.c.path == topic)
         for entry in behind:
-            if entry.entity.path not in found:
-                found[entry.entity.path] = entry
-                self._collect(connection, entry.entity.path, found)
+            behind_it = entry.entity.path.lower()
+            if behind_it not in found:
+                found[behind_it] = entry
+                self._collect(connection, behind_it, found)
 
     def all(self, kind: type[Entity], topic: str | None = None) -> list[Entry]:
         c = self._entities.c
@@ -130,14 +131,15 @@ class Catalog:
 
     def create(self, entity: Entity) -> None:
         def work(connection: Connection) -> None:
-            if self._some(connection, self._entities.c.path == entity.path):
+            path = entity.path.lower()
+            if self._some(connection, self._entities.c.path == path):
                 raise EntityExistsError(f"there is a queue, topic or subscription {entity.path!r} already")
             rules: tuple[Rule, ...] = ()
             if isinstance(entity, Subscription):
                 self.find(connection, entity.topic)
                 rules = (Rule(DEFAULT_RULE),)
-            entry = Entry(entity, _store_name(entity.path), rules)
-            connection.execute(self._entities.insert().values(path=entity.path, store=entry.store, **_values(entry)))
+            entry = Entry(entity, _store_name(path), rules)
+            connection.execute(self._entities.insert().values(path=path, store=entry.store, **_values(entry)))
 
         self.database.write(work)
 
@@ -158,7 +160,7 @@ class Catalog:
         def work(connection: Connection) -> list[str]:
             gone = [self.find(connection, path), *self.subscriptions(connection, path)]
             for entry in gone:
-                connection.execute(self._entities.delete().where(self._entities.c.path == entry.entity.path))
+                connection.execute(self._entities.delete().where(self._entities.c.path == entry.entity.path.lower()))
                 connection.execute(self._holds.delete().where(self._holds.c.store == entry.store))
             return [entry.store for entry in gone]
 

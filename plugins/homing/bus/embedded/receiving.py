@@ -13,9 +13,9 @@ from homing import message as m
 from homing.bus.broker import NEXT_SESSION, ReceiveLink, ReceiveOptions
 from homing.bus.embedded import rows
 from homing.bus.embedded.catalog import Entry
-from homing.bus.embedded.keeper import LockKeeper
 from homing.bus.embedded.retrying import retrying
 from homing.bus.entities import Receivable
+from homing.bus.keeper import LockKeeper
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError

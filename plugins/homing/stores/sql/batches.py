@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import Database, chunks
 
 
 class Batches:
@@ -41,26 +41,6 @@ class Batches:
         )
         token, size = self._database.read(lambda connection: connection.execute(statement).one())
         return BatchLease(batch_id, token, size) if size else None
-
-    def of(self, ids: Collection[str]) -> dict[str, str]:
-        c = self._table.c
-
-        def work(connection: Connection) -> dict[str, str]:
-            found: dict[str, str] = {}
-            for chunk in chunks(ids, self._database.dialect.chunk):
-                mine = self._database.dialect.among(c.id, chunk) & c.batch_id.is_not(None)
-                found.update(
-                    (row.id, row.batch_id) for row in connection.execute(sa.select(c.id, c.batch_id).where(mine))
-                )
-            return found
-
-        return self._database.read(work)
-
-    def expired(self, seconds: float) -> list[str]:
-        c, since = self._table.c, self._database.now() - int(seconds * NANOSECONDS)
-        left = c.lock_token.is_not(None) & c.batch_id.is_not(None) & (c.time_next <= since)
-        statement = sa.select(c.batch_id).distinct().where(left).order_by(c.batch_id)
-        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
         c = self._table.c
@@ -122,6 +102,26 @@ class Batches:
                 connection.execute(self._table.update().where(where).values(**values))
 
         self._database.write(work)
+
+    def of(self, ids: Collection[str]) -> dict[str, str]:
+        c = self._table.c
+
+        def work(connection: Connection) -> dict[str, str]:
+            found: dict[str, str] = {}
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                mine = self._database.dialect.among(c.id, chunk) & c.batch_id.is_not(None)
+                found.update(
+                    (row.id, row.batch_id) for row in connection.execute(sa.select(c.id, c.batch_id).where(mine))
+                )
+            return found
+
+        return self._database.read(work)
+
+    def expired(self, since: int) -> list[str]:
+        c = self._table.c
+        left = c.lock_token.is_not(None) & c.batch_id.is_not(None) & (c.time_next <= since)
+        statement = sa.select(c.batch_id).distinct().where(left).order_by(c.batch_id)
+        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def _mine(self, held: BatchLease) -> tuple[sa.ColumnElement[bool], ...]:
         return self._table.c.batch_id == held.batch_id, self._table.c.lock_token == held.lock_token

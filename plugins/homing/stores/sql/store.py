@@ -35,7 +35,7 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
-from homing.stores.sql.schema import messages_table, registry_table, table_name
+from homing.stores.sql.schema import messages_table, registry_table
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp
@@ -256,7 +256,7 @@ class SqlStore(Store):
 
     def expired_batches(self, seconds: float) -> list[str]:
         """The batches whose lease ran out this long ago, with messages that nobody has claimed since."""
-        return self._batches.expired(seconds)
+        return self._batches.expired(self._database.now() - int(seconds * NANOSECONDS))
 
     def overdue(self, seconds: float, *, limit: int = 1000) -> list[str]:
         """Messages that were due this long ago and nobody has claimed since."""
@@ -287,7 +287,7 @@ class SqlStore(Store):
 
     def siblings(self) -> list[str]:
         """The names of all stores in this database, this one included once it has been used."""
-        names, prefix = registry_table().c.name, table_name("")
+        names, prefix = registry_table().c.name, self._table.name.removesuffix(self.name)
         found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
         return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
 

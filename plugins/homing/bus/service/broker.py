@@ -1,0 +1,41 @@
+"""ServiceBroker: links and administration over the SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
+from homing.bus.options import RetryOptions
+from homing.bus.service.administration import ServiceAdministration
+from homing.bus.service.receiving import ServiceReceiveLink
+from homing.bus.service.sending import ServiceSendLink
+from homing.stores.servicebus import sdk
+
+
+class ServiceBroker(Broker):
+    def __init__(self, connection_string: str) -> None:
+        self._connection_string = connection_string
+        sdk.connect(connection_string).close()  # refuses what is no connection string, and connects to nothing
+
+    def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
+        return ServiceSendLink(sdk.connect(self._connection_string, **_retrying(retry)), path)
+
+    def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink:
+        client = sdk.connect(self._connection_string, **_retrying(options.retry))
+        return ServiceReceiveLink(client, path, options, dead_lettered=dead_lettered)
+
+    def administration(self) -> Administration:
+        return ServiceAdministration(self._connection_string)
+
+    def close(self) -> None:
+        """Every link has closed its own client."""
+
+
+def _retrying(retry: RetryOptions) -> dict[str, Any]:
+    return {
+        "retry_total": retry.max_retries,
+        "retry_backoff_factor": retry.delay,
+        "retry_backoff_max": retry.max_delay,
+        "retry_mode": retry.mode.value,
+        "try_timeout": retry.try_timeout,
+    }

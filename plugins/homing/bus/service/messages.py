@@ -1,0 +1,74 @@
+"""Between a message of the bus and one of the SDK."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+
+from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
+from homing.stores.servicebus.bodies import ENCODING, read_body, read_properties, write_body
+
+# What the service writes among the properties of a dead letter.
+_SERVICES_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
+_STATES = {ServiceBusMessageState.DEFERRED: DEFERRED, ServiceBusMessageState.SCHEDULED: SCHEDULED}
+
+
+def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
+    """A new message with an id, so that the service can know it when it is sent again."""
+    body, encoding = write_body(message.body)
+    properties: dict[Any, Any] = {**message.application_properties, ENCODING: encoding}
+    return ServiceBusMessage(
+        body,
+        application_properties=properties,
+        session_id=message.session_id,
+        message_id=message.message_id or str(uuid.uuid4()),
+        scheduled_enqueue_time_utc=at,
+        time_to_live=None if message.time_to_live is None else timedelta(seconds=message.time_to_live),
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        subject=message.label,
+        partition_key=message.partition_key,
+        to=message.to,
+        reply_to=message.reply_to,
+        reply_to_session_id=message.reply_to_session_id,
+    )
+
+
+def to_bus(
+    received: ServiceBusReceivedMessage, locked_until: datetime | None, *, dead_letter_of: str | None = None
+) -> Message:
+    """The message as a receiver of the bus gets it; locked, unless it is not to be settled."""
+    properties = read_properties(received)
+    encoding = properties.pop(ENCODING, None)
+    if dead_letter_of is not None:
+        for name in _SERVICES_OWN:
+            properties.pop(name, None)
+    life = received.time_to_live
+    return Message(
+        body=read_body(received, encoding),
+        content_type=received.content_type or "",
+        message_id=None if received.message_id is None else str(received.message_id),
+        to=received.to,
+        reply_to=received.reply_to,
+        reply_to_session_id=received.reply_to_session_id,
+        label=received.subject,
+        session_id=received.session_id,
+        correlation_id=None if received.correlation_id is None else str(received.correlation_id),
+        partition_key=received.partition_key,
+        time_to_live=None if life is None else life.total_seconds(),
+        application_properties=properties,
+        sequence_number=received.sequence_number,
+        lock_token=None if locked_until is None else str(received.lock_token),
+        locked_until=locked_until,
+        # The service counts the deliveries before this one.
+        delivery_count=(received.delivery_count or 0) + 1,
+        enqueued_time=received.enqueued_time_utc,
+        enqueued_sequence_number=received.enqueued_sequence_number,
+        dead_letter_error_description=received.dead_letter_error_description,
+        dead_letter_reason=received.dead_letter_reason,
+        dead_letter_source=received.dead_letter_source or dead_letter_of,
+        state=_STATES.get(received.state, ACTIVE),
+    )

@@ -1,0 +1,176 @@
+"""Receiving from a queue or subscription of the service, or from its dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from azure.servicebus import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusClient,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSession,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from homing.bus.broker import NEXT_SESSION, ReceiveLink, ReceiveOptions
+from homing.bus.keeper import LockKeeper
+from homing.bus.message import Message
+from homing.bus.options import ReceiveMode
+from homing.bus.service.messages import to_bus
+from homing.errors import ConfigurationError, NoSuchMessageError, NotInFlightError
+from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
+
+_FORGET_FROM = 10_000
+
+
+class ServiceReceiveLink(ReceiveLink):
+    """Settlements are confirmed by the service before they return, as the SDK does from 7.15 on."""
+
+    def __init__(
+        self, client: ServiceBusClient, path: str, options: ReceiveOptions, *, dead_lettered: bool = False
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._options = options
+        self._dead = dead_lettered
+        self._locks = options.mode is ReceiveMode.PEEK_LOCK
+        self._receiver: ServiceBusReceiver | None = None
+        self._receiving: Receiving | None = None
+        self._held: dict[str, ServiceBusReceivedMessage] = {}
+        self._keeper = LockKeeper(self, options.max_auto_lock_renew_duration)
+
+    # -- receiving ---------------------------------------------------------------------------------------------
+
+    def receive(self, limit: int, wait: float) -> list[Message]:
+        if self._open(wait) is None:
+            return []
+        with self._translated("receive from"):
+            assert self._receiving is not None
+            received = self._receiving.receive(limit, wait)
+        return [self._handed_out(one) for one in received]
+
+    def receive_deferred(self, sequence_number: int) -> Message:
+        receiver = self._open(None)
+        try:
+            with self._translated("receive a deferred message of"):
+                found = receiver.receive_deferred_messages(sequence_number) if receiver is not None else []
+        except NoSuchMessageError:
+            found = []
+        if not found:
+            raise NoSuchMessageError(
+                f"no message of {self._path!r} is deferred under the sequence number {sequence_number}"
+            )
+        return self._handed_out(found[0])
+
+    def _open(self, wait: float | None) -> ServiceBusReceiver | None:
+        """The receiver; None when no session was free within so many seconds."""
+        if self._receiver is not None:
+            return self._receiver
+        options: dict[str, Any] = {"receive_mode": self._options.mode.value}
+        if self._dead:
+            options["sub_queue"] = ServiceBusSubQueue.DEAD_LETTER
+        elif self._options.session_id == NEXT_SESSION:
+            options.update(session_id=NEXT_AVAILABLE_SESSION, max_wait_time=max(wait or 1.0, 1.0))
+        elif self._options.session_id is not None:
+            options["session_id"] = self._options.session_id
+        receiver = receiver_for(self._client, self._path, **options)
+        with self._translated("receive from"):
+            try:
+                # Before the first receive, whose time would otherwise have to do for connecting too.
+                receiver.__enter__()
+            except OperationTimeoutError:
+                receiver.close()
+                if options.get("session_id") == NEXT_AVAILABLE_SESSION:
+                    return None
+                raise
+            except BaseException:
+                receiver.close()
+                raise
+        self._receiver, self._receiving = receiver, Receiving(receiver)
+        return receiver
+
+    def _handed_out(self, received: ServiceBusReceivedMessage) -> Message:
+        assert self._receiver is not None
+        until: datetime | None = None
+        if self._locks:
+            session: ServiceBusSession | None = self._receiver.session
+            until = received.locked_until_utc if session is None else session.locked_until_utc
+        message = to_bus(received, until, dead_letter_of=self._path if self._dead else None)
+        if message.lock_token is not None and message.locked_until is not None:
+            self._forget_old()
+            self._held[message.lock_token] = received
+            left = (message.locked_until - datetime.now(timezone.utc)).total_seconds()
+            self._keeper.keep([message], max(left, 0.0))
+        return message
+
+    # -- settling ----------------------------------------------------------------------------------------------
+
+    def complete(self, message: Message) -> None:
+        self._settle(message, "complete", lambda receiver, held: receiver.complete_message(held))
+
+    def abandon(self, message: Message) -> None:
+        self._settle(message, "abandon", lambda receiver, held: receiver.abandon_message(held))
+
+    def defer(self, message: Message) -> None:
+        self._settle(message, "defer", lambda receiver, held: receiver.defer_message(held))
+
+    def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
+        if self._dead:
+            raise ConfigurationError(
+                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
+            )
+        self._settle(
+            message,
+            "dead-letter",
+            lambda receiver, held: receiver.dead_letter_message(held, reason=reason, error_description=description),
+        )
+
+    def _settle(
+        self,
+        message: Message,
+        doing: str,
+        settle: Callable[[ServiceBusReceiver, ServiceBusReceivedMessage], None],
+    ) -> None:
+        held = self._find(message)
+        assert self._receiver is not None
+        with self._translated(f"{doing} message {message.message_id} of"):
+            settle(self._receiver, held)
+        self._keeper.forget(message)
+        self._held.pop(str(message.lock_token), None)
+
+    def renew_lock(self, message: Message) -> datetime:
+        held = self._find(message)
+        assert self._receiver is not None
+        with self._translated(f"renew the lock on message {message.message_id} of"):
+            session: ServiceBusSession | None = self._receiver.session  # None where there are no sessions
+            return self._receiver.renew_message_lock(held) if session is None else session.renew_lock()
+
+    def close(self) -> None:
+        self._keeper.close()
+        with self._translated("close the receiver of"):
+            if self._receiver is not None:
+                self._receiver.close()
+            self._client.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _find(self, message: Message) -> ServiceBusReceivedMessage:
+        held = self._held.get(str(message.lock_token))
+        if held is None:
+            raise NotInFlightError(
+                f"message {message.message_id} of {self._path!r} was not received here, or is settled already"
+            )
+        return held
+
+    def _forget_old(self) -> None:
+        """What nobody settled and whose lock ran out long ago is not remembered for ever."""
+        if len(self._held) >= _FORGET_FROM:
+            now = datetime.now(timezone.utc)
+            self._held = {token: held for token, held in self._held.items() if (held.locked_until_utc or now) >= now}
+
+    def _translated(self, doing: str) -> Any:
+        return translated(f"{doing} {self._path!r}")

@@ -1,0 +1,51 @@
+"""Sending to a queue or topic of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from azure.servicebus import ServiceBusClient
+
+from homing.bus.broker import SendLink
+from homing.bus.message import Message
+from homing.bus.service.messages import to_sdk
+from homing.errors import NoSuchMessageError
+from homing.stores.servicebus.sdk import sender_for, translated
+
+
+class ServiceSendLink(SendLink):
+    """The service confirms every send before it returns. Many go as one AMQP message: taken whole, or refused."""
+
+    def __init__(self, client: ServiceBusClient, path: str) -> None:
+        self._client = client
+        self._sender = sender_for(client, path)
+        self._path = path
+
+    def send(self, messages: Sequence[Message]) -> None:
+        outgoing = [to_sdk(message) for message in messages]
+        with translated(f"send {_count(messages)} to {self._path!r}"):
+            self._sender.send_messages(outgoing[0] if len(outgoing) == 1 else outgoing)
+
+    def schedule(self, message: Message, at: datetime) -> int:
+        with translated(f"schedule a message on {self._path!r}"):
+            return int(self._sender.schedule_messages(to_sdk(message), at)[0])
+
+    def cancel(self, sequence_number: int) -> None:
+        try:
+            with translated(f"cancel the message {sequence_number} of {self._path!r}"):
+                self._sender.cancel_scheduled_messages(sequence_number)
+        except NoSuchMessageError as error:
+            raise NoSuchMessageError(
+                f"nothing is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
+                "cancelled, is due already or never existed"
+            ) from error
+
+    def close(self) -> None:
+        with translated(f"close the sender to {self._path!r}"):
+            self._sender.close()
+            self._client.close()
+
+
+def _count(messages: Sequence[Message]) -> str:
+    return "a message" if len(messages) == 1 else f"a batch of {len(messages)} messages"

@@ -1,0 +1,131 @@
+"""Between a Message and one of the SDK.
+
+What Service Bus has a field for travels in that field. The caller's headers travel as JSON text in one property: AMQP
+would change their types. A message without our mark is a stranger's, whose properties are its headers.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+
+from homing import message as m
+from homing.errors import UnreadableMessageError
+from homing.message import Message
+from homing.store import CRASHED, EXPIRED
+from homing.stores.servicebus.bodies import ENCODING, raw_body, read_body, read_properties, write_body
+
+_HEADERS = "homing-headers"
+_PRIORITY = "homing-priority"
+_PARTITION = "homing-partition-key"
+_STATES = {
+    ServiceBusMessageState.ACTIVE: m.AVAILABLE,
+    ServiceBusMessageState.DEFERRED: m.DEFERRED,
+    ServiceBusMessageState.SCHEDULED: m.SCHEDULED,
+}
+# The service's words for what stores call so.
+_REASONS = {"TTLExpiredException": EXPIRED, "MaxDeliveryCountExceeded": CRASHED}
+
+
+def pack(message: Message) -> ServiceBusMessage:
+    """Raises UnstorableContentError for what cannot be stored."""
+    body, encoding = write_body(message.content)
+    properties: dict[Any, Any] = {ENCODING: encoding}
+    if message.headers:
+        properties[_HEADERS] = m.encode_headers(message.headers)
+    if message.priority:
+        properties[_PRIORITY] = message.priority
+    partition = message.partition_key
+    if partition is not None and message.session_id not in (None, partition):
+        # To the service the two are the same thing.
+        properties[_PARTITION], partition = partition, None
+    return ServiceBusMessage(
+        body,
+        application_properties=properties,
+        message_id=message.id,
+        session_id=message.session_id,
+        partition_key=partition,
+        scheduled_enqueue_time_utc=message.scheduled_at,
+        time_to_live=message.time_to_live,
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        subject=message.subject,
+        to=message.to,
+        reply_to=message.reply_to,
+    )
+
+
+def unpack(received: ServiceBusReceivedMessage, name: str, *, lock_token: str | None, source: str | None) -> Message:
+    """A message that was received (under `lock_token`) or merely looked at; `source` says whose dead letter it is.
+
+    Raises UnreadableMessageError for what cannot be decoded.
+    """
+    properties = read_properties(received)
+    encoding = properties.pop(ENCODING, None)
+    message_id = message_id_of(received, name)
+    content: Any = read_body(received, encoding) if encoding else _strangers(received)
+    headers = m.decode_headers(properties.pop(_HEADERS, None), message_id) if encoding else _plain(properties)
+    scheduled, enqueued = received.scheduled_enqueue_time_utc, received.enqueued_time_utc
+    reason = received.dead_letter_reason
+    deliveries = received.delivery_count or 0
+    state = m.DEAD if source is not None else _STATES.get(received.state, m.AVAILABLE)
+    return Message(
+        message_id,
+        content,
+        content_type=received.content_type,
+        headers=headers,
+        correlation_id=None if received.correlation_id is None else str(received.correlation_id),
+        session_id=received.session_id,
+        partition_key=properties.get(_PARTITION, received.partition_key),
+        subject=received.subject,
+        to=received.to,
+        reply_to=received.reply_to,
+        priority=int(properties.get(_PRIORITY, 0)),
+        time_to_live=_life(received.time_to_live),
+        sequence_number=received.sequence_number,
+        lock_token=lock_token,
+        # The service counts the deliveries before this one.
+        delivery_count=deliveries if lock_token is None else deliveries + 1,
+        enqueued_at=enqueued,
+        scheduled_at=scheduled,
+        dead_letter_reason=None if reason is None else _REASONS.get(reason, reason),
+        dead_letter_description=received.dead_letter_error_description,
+        dead_letter_source=received.dead_letter_source or source,
+        state=state if lock_token is None else m.LEASED,
+    )
+
+
+def message_id_of(received: ServiceBusReceivedMessage, name: str) -> str:
+    """Its id; one made of its place in the queue, which stays the same, for a stranger's without."""
+    return f"{name}-{received.sequence_number}" if received.message_id is None else str(received.message_id)
+
+
+def raw_text(received: ServiceBusReceivedMessage) -> Any:
+    """The body of a message that cannot be decoded, for people to look at."""
+    body = raw_body(received)
+    return body.decode(errors="replace") if isinstance(body, bytes) else body
+
+
+def _strangers(received: ServiceBusReceivedMessage) -> Any:
+    """JSON where its content type says so, else text, else bytes."""
+    body = raw_body(received)
+    if not isinstance(body, bytes):
+        return body
+    try:
+        text = body.decode()
+        return m.decode(m.JSON, text) if "json" in (received.content_type or "") else text
+    except (UnicodeDecodeError, UnreadableMessageError):
+        return body
+
+
+def _plain(properties: dict[str, Any]) -> dict[str, Any]:
+    """Those of a stranger's properties that a header can be."""
+    return {
+        name: value for name, value in properties.items() if value is None or isinstance(value, (str, int, float, bool))
+    }
+
+
+def _life(value: timedelta | None) -> timedelta | None:
+    return value if value else None

@@ -1,0 +1,110 @@
+"""The SDK, as the store and the bus use it: connecting, and its errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSender,
+    exceptions,
+)
+
+from homing.errors import (
+    ConfigurationError,
+    HomingError,
+    LeaseLostError,
+    NoSuchEntityError,
+    NoSuchMessageError,
+    NotInFlightError,
+    SessionHeldError,
+    StoreError,
+    StoreUnavailableError,
+    TooLargeError,
+)
+
+_SHORTEST = 0.01  # seconds; the SDK does not take 0 for "do not wait"
+_SUBSCRIPTIONS = "/subscriptions/"
+
+# The SDK's errors and ours, the first that fits; what is in none of them is a StoreError.
+_ERRORS: tuple[tuple[tuple[type[BaseException], ...], type[HomingError], str], ...] = (
+    ((exceptions.MessageLockLostError, exceptions.SessionLockLostError), LeaseLostError,
+     "the lock ran out or passed to somebody else"),
+    ((exceptions.MessageAlreadySettled,), NotInFlightError, "the message is settled already"),
+    ((exceptions.MessageNotFoundError,), NoSuchMessageError, "there is no such message"),
+    ((exceptions.MessagingEntityNotFoundError,), NoSuchEntityError, "there is no such queue, topic or subscription"),
+    ((exceptions.SessionCannotBeLockedError,), SessionHeldError, "somebody else holds the session"),
+    ((exceptions.MessageSizeExceededError,), TooLargeError, "it has more bytes than the service takes"),
+    ((exceptions.ServiceBusAuthenticationError, exceptions.ServiceBusAuthorizationError), ConfigurationError,
+     "the service refuses the key of this connection string"),
+    ((exceptions.ServiceBusConnectionError, exceptions.ServiceBusCommunicationError, exceptions.OperationTimeoutError,
+      exceptions.ServiceBusServerBusyError, exceptions.ServiceBusQuotaExceededError,
+      exceptions.MessagingEntityDisabledError, OSError), StoreUnavailableError, "the service cannot be reached"),
+)  # fmt: skip
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """The SDK's errors, in our words: "cannot <doing>: why"."""
+    try:
+        yield
+    except HomingError:
+        raise
+    except (AzureError, OSError, ValueError, TypeError) as error:
+        for kinds, ours, why in _ERRORS:
+            if isinstance(error, kinds):
+                raise ours(f"cannot {doing}: {why} ({_text(error)})") from error
+        raise StoreError(f"cannot {doing}: {_text(error)}") from error
+
+
+def connect(connection_string: str, **options: Any) -> ServiceBusClient:
+    """A client, which connects when it is used; raises ConfigurationError for what is no connection string."""
+    try:
+        return ServiceBusClient.from_connection_string(connection_string, **options)
+    except (ValueError, AttributeError, KeyError) as error:
+        # The SDK's own text may repeat the key.
+        raise ConfigurationError(
+            "this is not a connection string of Azure Service Bus, such as "
+            "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
+        ) from error
+
+
+def sender_for(client: ServiceBusClient, path: str) -> ServiceBusSender:
+    """A topic is sent to as a queue is: the name alone decides."""
+    return client.get_queue_sender(path)
+
+
+def receiver_for(client: ServiceBusClient, path: str, **options: Any) -> ServiceBusReceiver:
+    topic, separator, subscription = path.partition(_SUBSCRIPTIONS)
+    if separator:
+        return client.get_subscription_receiver(topic, subscription, **options)
+    return client.get_queue_receiver(path, **options)
+
+
+class Receiving:
+    """Receives by a receiver of the SDK, and opens it anew where its connection broke.
+
+    The SDK takes the time of a receive for connecting too, and a short one never gets that far. Looking into the queue
+    connects in its own time.
+    """
+
+    def __init__(self, receiver: ServiceBusReceiver) -> None:
+        self._receiver = receiver
+        self._broken = False
+
+    def receive(self, limit: int, wait: float) -> list[ServiceBusReceivedMessage]:
+        if self._broken:
+            self._receiver.peek_messages(1)
+        self._broken = True
+        received = self._receiver.receive_messages(limit, max_wait_time=max(wait, _SHORTEST))
+        self._broken = False
+        return received
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

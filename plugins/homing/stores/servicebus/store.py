@@ -1,0 +1,330 @@
+"""ServiceBusStore: messages in a queue, or a subscription, of Azure Service Bus."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender, ServiceBusSubQueue
+
+from homing import store as contract
+from homing.errors import (
+    ConfigurationError,
+    HomingError,
+    LeaseLostError,
+    NotInFlightError,
+    StoreError,
+    UnreadableMessageError,
+)
+from homing.message import Headers, Message
+from homing.store import BatchLease, Store
+from homing.stores.incoming import as_message
+from homing.stores.servicebus import envelope, sdk
+from homing.stores.servicebus.options import Options
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 10_000
+_PEEKED = 250  # messages looked at in one request
+
+
+@dataclass(eq=False)
+class Held:
+    """A message in a caller's hands until `deadline`, in monotonic seconds; its lock is renewed at `renew_at`."""
+
+    received: ServiceBusReceivedMessage
+    message: Message
+    deadline: float
+    renew_at: float = 0.0
+
+    def locked_for(self, until: datetime | None) -> None:
+        left = 0.0 if until is None else (until - datetime.now(timezone.utc)).total_seconds()
+        self.renew_at = time.monotonic() + max(left, 0.0) / 2
+
+
+class ServiceBusStore(Store):
+    """Messages in a queue of Service Bus, or in a subscription: then `store` sends to its topic.
+
+    `store` returns when the service has confirmed the message; `store_many` sends one AMQP message, which the service
+    takes or refuses whole, and raises TooLargeError for what does not fit into one. Settlements are confirmed too.
+
+    A lease lasts `ack_wait` seconds. For so long this object renews the message's lock, however short the queue's own
+    lock duration is; then it abandons the message, so that it comes again at once. When the process dies, the lock runs
+    out at the service. Settling after either raises LeaseLostError.
+
+    The queue's own max delivery count dead-letters what was abandoned or lost too often, whatever this store says;
+    `max_deliveries` is a lower limit of the store's.
+    """
+
+    features = contract.STORE_FEATURES["servicebus"]
+
+    def __init__(self, connection_string: str, options: Options) -> None:
+        self.name = options.name if options.subscription is None else f"{options.name}/{options.subscription}"
+        self._options = options
+        self._client = sdk.connect(
+            connection_string, retry_total=options.retries, retry_backoff_factor=options.retry_delay
+        )
+        self._lock = threading.RLock()
+        self._sender: ServiceBusSender | None = None
+        self._receivers: dict[bool, ServiceBusReceiver] = {}
+        self._receiving: sdk.Receiving | None = None
+        self._held: dict[str, Held] = {}
+        self._lost: OrderedDict[str, None] = OrderedDict()
+        self._keeper: Keeper | None = None
+
+    # -- the three verbs ---------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        content: Any,
+        *,
+        id: str | None = None,
+        headers: Headers | None = None,
+        scheduled_at: datetime | None = None,
+        transaction: Any = None,
+    ) -> str:
+        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
+
+    def retrieve(self) -> Message | None:
+        with self._lock:
+            while True:
+                with self._translated("retrieve from"):
+                    self._receiver()
+                    assert self._receiving is not None
+                    found = self._receiving.receive(1, self._options.patience)
+                if not found:
+                    return None
+                message = self._hand_out(found[0])
+                if message is not None:
+                    return message
+
+    def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
+        self._refuse(transaction)
+        with self._lock:
+            held = self._find(message)
+            with self._settling("acknowledge" if success else "release", held):
+                receiver = self._receiver()
+                (receiver.complete_message if success else receiver.abandon_message)(held.received)
+
+    def close(self) -> None:
+        """Ends all connections; what was retrieved and not settled comes again when its lock has run out."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.stop()
+        with self._lock:
+            links = [link for link in (self._sender, *self._receivers.values()) if link is not None]
+            self._sender, self._receivers = None, {}
+            self._lose([*self._held])
+            # The SDK takes half a second for each.
+            with ThreadPoolExecutor(max_workers=3) as pool, self._translated("close"):
+                list(pool.map(lambda link: link.close(), links))
+                self._client.close()
+
+    # -- many at a time ----------------------------------------------------------------------------------------
+
+    def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
+        self._refuse(transaction)
+        messages = [as_message(content) for content in contents]
+        outgoing = [envelope.pack(message) for message in messages]
+        if outgoing:
+            with self._lock, self._translated(f"store {len(outgoing)} messages in"):
+                if self._sender is None:
+                    self._sender = sdk.sender_for(self._client, self._options.name)
+                self._sender.send_messages(outgoing[0] if len(outgoing) == 1 else outgoing)
+        return [message.id for message in messages]
+
+    def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
+        if isinstance(held, BatchLease):
+            raise self._lacks(contract.CLAIM)
+        if lease <= 0:
+            raise ConfigurationError(f"a lease is a positive number of seconds, not {lease}")
+        with self._lock:
+            found = [self._find(message) for message in ([held] if isinstance(held, Message) else held)]
+            for each in found:
+                self._renew_lock(each)
+                each.deadline = time.monotonic() + lease
+
+    # -- other ends, and looking -------------------------------------------------------------------------------
+
+    def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
+        with self._lock:
+            self._bury(self._find(message), reason, description)
+
+    def peek(self, limit: int = 100, *, after: int = 0, dead: bool = False) -> list[Message]:
+        """Messages that wait, or dead ones, in order of sequence_number, from the one behind `after` on.
+
+        Not `browse`: the service does not tell which of them somebody holds, and forgets what is acknowledged.
+        """
+        found: list[Message] = []
+        while len(found) < limit:
+            with self._lock, self._translated("look into"):
+                page = self._receiver(dead=dead).peek_messages(min(limit, _PEEKED), sequence_number=after + 1)
+            if not page:
+                break
+            after = page[-1].sequence_number or after
+            found += [self._look(one, dead=dead) for one in page]
+        return found[:limit]
+
+    # -- leases ------------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Renews locks and gives back what was leased for long enough; a thread of this store's calls it."""
+        with self._lock:
+            for token, held in list(self._held.items()):
+                now = time.monotonic()
+                try:
+                    if held.deadline <= now:
+                        self._give_back(token, held)
+                    elif held.renew_at <= now:
+                        self._renew_lock(held)
+                except HomingError as error:
+                    log.warning("message %s of store %r: %s", held.message.id, self.name, error)
+
+    def _give_back(self, token: str, held: Held) -> None:
+        self._lose([token])
+        with self._translated(f"give back message {held.message.id} to"):
+            self._receiver().abandon_message(held.received)
+
+    def _renew_lock(self, held: Held) -> None:
+        try:
+            with self._translated(f"renew the lock on message {held.message.id} of"):
+                held.locked_for(self._receiver().renew_message_lock(held.received))
+        except LeaseLostError:
+            self._lose([held.message.lock_token or ""])
+            raise
+
+    def _hand_out(self, received: ServiceBusReceivedMessage) -> Message | None:
+        """The message, in the caller's hands; None when it is a dead letter by now."""
+        token = str(received.lock_token)
+        try:
+            message = envelope.unpack(received, self.name, lock_token=token, source=None)
+        except UnreadableMessageError as error:
+            message = Message(envelope.message_id_of(received, self.name), None, lock_token=token)
+            self._bury(Held(received, message, 0.0), contract.UNREADABLE, str(error))
+            return None
+        held = Held(received, message, time.monotonic() + self._options.ack_wait)
+        limit = self._options.max_deliveries
+        if limit and message.delivery_count > limit:
+            text = f"it was handed out {limit} times and never acknowledged: whoever handles it dies"
+            self._bury(held, contract.CRASHED, text)
+            return None
+        held.locked_for(received.locked_until_utc)
+        self._held[token] = held
+        self._keep()
+        return message
+
+    def _bury(self, held: Held, reason: str, description: str | None) -> None:
+        with self._settling("dead-letter", held):
+            self._receiver().dead_letter_message(held.received, reason=reason, error_description=description)
+        log.warning("message %s of store %r is dead: %s", held.message.id, self.name, reason)
+
+    @contextmanager
+    def _settling(self, doing: str, held: Held) -> Iterator[None]:
+        """The message is let go of when the service has confirmed its settlement, or has it no more."""
+        token = held.message.lock_token or ""
+        try:
+            with self._translated(f"{doing} message {held.message.id} of"):
+                yield
+        except LeaseLostError:
+            self._lose([token])
+            raise
+        self._held.pop(token, None)
+
+    def _lose(self, tokens: Sequence[str]) -> None:
+        for token in tokens:
+            held = self._held.pop(token, None)
+            if held is not None:
+                for name in (token, held.message.id):
+                    self._lost[name] = None
+                    self._lost.move_to_end(name)
+        while len(self._lost) > _REMEMBERED:
+            self._lost.popitem(last=False)
+
+    def _find(self, message: str | Message) -> Held:
+        token = message.lock_token or "" if isinstance(message, Message) else self._token_of(message)
+        held = self._held.get(token)
+        message_id = message.id if isinstance(message, Message) else message
+        if held is not None and held.deadline > time.monotonic():
+            return held
+        if held is not None or token in self._lost or message_id in self._lost:
+            raise LeaseLostError(f"the lease on message {message_id} of store {self.name!r} ran out")
+        raise NotInFlightError(
+            f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
+        )
+
+    def _token_of(self, message_id: str) -> str:
+        return next((token for token, held in reversed(self._held.items()) if held.message.id == message_id), "")
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _look(self, received: ServiceBusReceivedMessage, *, dead: bool) -> Message:
+        source = self.name if dead else None
+        try:
+            return envelope.unpack(received, self.name, lock_token=None, source=source)
+        except UnreadableMessageError:
+            raw = envelope.raw_text(received)
+            return Message(envelope.message_id_of(received, self.name), raw, sequence_number=received.sequence_number)
+
+    def _receiver(self, *, dead: bool = False) -> ServiceBusReceiver:
+        if dead not in self._receivers:
+            path = self._options.name
+            if self._options.subscription is not None:
+                path = f"{path}/subscriptions/{self._options.subscription}"
+            options = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if dead else {}
+            receiver = sdk.receiver_for(self._client, path, **options)
+            try:
+                # Before the first receive, whose time would otherwise have to do for connecting too.
+                receiver.__enter__()
+            except BaseException:
+                receiver.close()
+                raise
+            self._receivers[dead] = receiver
+            if not dead:
+                self._receiving = sdk.Receiving(receiver)
+        return self._receivers[dead]
+
+    def _keep(self) -> None:
+        if self._keeper is None:
+            self._keeper = Keeper(self, min(0.5, self._options.ack_wait / 4))
+            self._keeper.start()
+
+    def _refuse(self, transaction: Any) -> None:
+        if transaction is not None:
+            raise self._lacks(contract.TRANSACTIONS)
+
+    def _translated(self, doing: str) -> Any:
+        return sdk.translated(f"{doing} store {self.name!r}")
+
+
+class Keeper(threading.Thread):
+    """Tends a store every so many seconds, for as long as anybody has it."""
+
+    def __init__(self, store: ServiceBusStore, interval: float) -> None:
+        super().__init__(name=f"homing-servicebus-{store.name}", daemon=True)
+        self._store = weakref.ref(store)
+        self._interval = max(interval, 0.02)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            store = self._store()
+            if store is None:
+                return
+            try:
+                store.tend()
+            except StoreError as error:
+                log.warning("store %r: %s", store.name, error)
+            del store
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(timeout=5)

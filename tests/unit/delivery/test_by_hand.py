@@ -1,0 +1,130 @@
+"""Replaying in this process and giving up by hand survive the death of whoever does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from homing import HandlerChain, destination
+from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery.giving_up import give_up
+from homing.delivery.replaying import replay_here
+from homing.errors import LeaseLostError
+from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[PipelineStores]:
+    url = f"sqlite:///{tmp_path}/x.db"
+    with open_pipeline_stores(f"{url}?store=orders", f"{url}?store=orders_dead") as stores:
+        yield stores
+
+
+def chain_into(received: list[tuple[str, object]]) -> HandlerChain:
+    @destination
+    def lake(content: object) -> None:
+        received.append(("lake", content))
+
+    @destination
+    def crm(content: object) -> None:
+        received.append(("crm", content))
+
+    return HandlerChain("orders", destinations_flow=[lake, crm])
+
+
+def fail_both(pipeline: Pipeline, *contents: object) -> list[str]:
+    batch, ids = pipeline.claimed("run", *contents)
+    for message_id in ids:
+        for flow in FLOWS:
+            pipeline.failed("run", message_id, flow)
+    batch.settle()
+    return ids
+
+
+def test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, received = pipeline.stores, list[tuple[str, object]]()
+    ids = fail_both(pipeline, 1, 2)
+    record, calls = stores.ledger.record, []
+
+    def die_at_the_second(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise Crash
+        record(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.ledger, "record", die_at_the_second)
+        batch = pipeline.batch("replay")
+        batch.reclaim(ids)
+        with pytest.raises(Crash):
+            replay_here(stores, batch, chain_into(received))
+
+    again = pipeline.batch("replay")
+    again.reclaim(ids)
+    replay_here(stores, again, chain_into(received))
+    again.settle()
+
+    assert sorted(received) == [("crm", 1), ("crm", 1), ("crm", 2), ("lake", 1), ("lake", 2)]
+    books = keep_books(stores, FLOWS)
+    assert (books.balanced, books.total.delivered) == (True, 2)
+
+
+def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipeline) -> None:
+    stores, received = pipeline.stores, list[tuple[str, object]]()
+    ids = fail_both(pipeline, 1, 2)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids)
+
+    @destination
+    def crm(content: object) -> None:
+        received.append(("crm", content))
+        stores.ledger.open_step("replay", "replay", 60)  # somebody else takes the step over
+
+    with pytest.raises(LeaseLostError):
+        replay_here(stores, batch, HandlerChain("orders", destinations_flow=[crm]))
+
+    assert len(received) == 1
+
+
+def test_giving_up_that_dies_before_the_copy_leaves_the_message_where_it_is(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = pipeline.stores
+    stores.store.store(1, id="m")
+
+    def die(*arguments: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.dead_letters, "store_many", die)
+        with pytest.raises(Crash):
+            give_up(stores, ["m"], "no use")
+
+    assert stores.store.present(["m"]) == {"m"}
+    assert keep_books(stores, FLOWS).balanced
+
+
+def test_giving_up_that_dies_after_the_copy_is_counted_once(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = pipeline.stores
+    stores.store.store(1, id="m")
+    settle, calls = stores.store.settle_batch, []
+
+    def die_at_the_second(*arguments: object, **more: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise Crash
+        settle(*arguments, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.store, "settle_batch", die_at_the_second)
+        with pytest.raises(Crash):
+            give_up(stores, ["m"], "no use")
+
+    books = keep_books(stores, FLOWS)
+    assert (books.balanced, books.total.dead_lettered, stores.dead_letters.count()["available"]) == (True, 1, 1)
