@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from typing import TypeGuard
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, Connection
 
 from homing.errors import ConfigurationError, HomingError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
 
+_SERVICE_BUS = "azure_service_bus"
 _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
 
 class StoreHook(BaseHook):
-    """Opens the store of a connection of type `homing`, whose password field holds the store URL."""
+    """Opens the store of a connection of type `homing`, whose password field holds the store URL.
+
+    A connection of the Microsoft provider, of type `azure_service_bus`, is a store too when its extra names a queue.
+    """
 
     conn_name_attr = "homing_conn_id"
     default_conn_name = "homing_default"
@@ -28,7 +32,10 @@ class StoreHook(BaseHook):
 
     def get_url(self) -> str:
         """The store URL. A secret: never log it."""
-        url = self.get_connection(self.homing_conn_id).password
+        connection = self.get_connection(self.homing_conn_id)
+        if connection.conn_type == _SERVICE_BUS:
+            return _service_bus_url(connection)
+        url = connection.password
         if not url:
             raise ConfigurationError(f"the connection {self.homing_conn_id!r} has no store URL: set its password field")
         return resolve_url(url)
@@ -44,6 +51,20 @@ class StoreHook(BaseHook):
                 return True, f"Store {store.name!r}: {store.count()}"
         except HomingError as error:
             return False, str(error)
+
+
+def _service_bus_url(connection: Connection) -> str:
+    """The store of a connection of the Microsoft provider, which keeps the connection string in the schema field."""
+    from homing.stores.servicebus.options import url_of
+
+    extra = connection.extra_dejson
+    queue = extra.get("queue") or extra.get("topic")
+    if not connection.schema or not queue:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} needs its connection string, and in its "
+            'extra the queue to open as a store: {"queue": "orders"}, or {"topic": "orders", "subscription": "billing"}'
+        )
+    return url_of(connection.schema, queue, extra.get("subscription"))
 
 
 def is_url(reference: object) -> TypeGuard[str]:
