@@ -16,6 +16,7 @@ HomingError
 │   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
 │   └── UnsupportedError        this store does not have that ability
+├── CircuitOpenError            a destination is not called for a while, because it has failed too often
 ├── HandlerError                one handler of a chain failed on one message
 └── ExecutionError              a chain could not carry a message all the way (homing.pipeline.outcome)
 
@@ -98,6 +99,10 @@ class LeaseLostError(StoreError):
 
 class UnsupportedError(StoreError):
     """This store does not have that ability."""
+
+
+class CircuitOpenError(HomingError):
+    """A destination that failed too often is left alone for a while: the call was not made."""
 
 
 class HandlerError(HomingError):

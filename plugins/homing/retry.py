@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from homing.errors import ConfigurationError, ContentError
+from homing.errors import CircuitOpenError, ConfigurationError, ContentError
 
 _FOREVER = 10.0**9  # seconds; what a growing delay is cut off at where no cap was given
 
@@ -52,7 +52,8 @@ class RetryPolicy:
 
     `multiplier` makes each delay that many times the one before, `max_interval` caps them, and `jitter` (0 to 1) takes
     off up to that share of a delay, so that many messages do not come back at the same moment. An error of a type in
-    `never` is not tried again: by default what is wrong with the content itself, which no second attempt mends.
+    `never` is not tried again: by default what is wrong with the content itself, which no second attempt mends. Nor is
+    a call that a circuit breaker refused.
 
     A value: immutable, comparable, safe to share. Raises ConfigurationError for a negative or fractional `max_retries`,
     and for an `interval` that is not a positive, finite number, even where no retry will happen.
@@ -102,7 +103,7 @@ class RetryPolicy:
 
         `key`, such as the id of the message, is what the jitter is drawn from.
         """
-        if attempt > self.max_retries or isinstance(error, self.never):
+        if attempt > self.max_retries or isinstance(error, (CircuitOpenError, *self.never)):
             return GIVE_UP
         if isinstance(error, Retry) and error.after is not None:
             return RetryDecision(retry=True, delay=error.after)
