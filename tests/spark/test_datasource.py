@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.errors import AnalysisException
 
@@ -60,17 +58,3 @@ def test_messages_are_read_filtered_and_written_by_spark_itself(numbers: Numbers
 
     with numbers.stores.store.sibling("copy") as copy:
         assert {message.id for message in copy.claim(100)} == set(ids[10:])
-
-
-def test_a_stream_is_read_in_micro_batches_and_written_into_another_store(numbers: Numbers, tmp_path: Path) -> None:
-    ids = numbers.stores.store.store_many([{"n": n} for n in range(25)])
-    register(numbers.spark)
-    stream = numbers.spark.readStream.format("homing").option("url", numbers.pipeline.store).option("max_rows", "10")
-
-    writer = stream.load().writeStream.format("homing").option("url", numbers.pipeline.store).option("store", "copy")
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination(240)
-
-    assert query.exception() is None
-    with numbers.stores.store.sibling("copy") as copy:
-        assert {message.id for message in copy.claim(100)} == set(ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,7 +55,7 @@ class SqlLedger(Ledger):
         def work(connection: Connection) -> None:
             self._check(connection, fence)
             if values:
-                connection.execute(self._upsert(), values)
+                connection.execute(self._upsert, values)
             connection.execute(self._steps.update().where(self._mine(fence)).values(suspect=suspect))
 
         self._database.write(work)
@@ -74,7 +75,7 @@ class SqlLedger(Ledger):
         def work(connection: Connection) -> None:
             self._check(connection, fence)
             if values:
-                connection.execute(self._upsert(), values)
+                connection.execute(self._upsert, values)
 
         self._database.write(work)
 
@@ -125,6 +126,7 @@ class SqlLedger(Ledger):
                 f"step {fence.step!r} of {fence.run_id} was taken over or its lease ran out; nothing was recorded"
             )
 
+    @cached_property
     def _upsert(self) -> sa.Insert:
         """Insert, or change the row unless it is done; a second delivery is only counted, the same one again is not.
 
