@@ -1,6 +1,7 @@
 """Homing: guaranteed message delivery for people who run Airflow and Spark."""
 
 from homing.calling.batches import PartialFailure
+from homing.calling.limits import CircuitBreaker
 from homing.listener import ListenerConfig, StoreListener
 from homing.message import Message
 from homing.pipeline import (
@@ -23,6 +24,7 @@ from homing.stores import open_store
 __version__ = "0.1.0"
 
 __all__ = [
+    "CircuitBreaker",
     "Drop",
     "ExecutionError",
     "ExecutionResult",

@@ -21,6 +21,7 @@ HomingError
 │   ├── NoSuchMessageError      no message waits under this sequence number
 │   ├── SessionHeldError        somebody else holds the session
 │   └── UnsupportedError        this store does not have that ability
+├── CircuitOpenError            a destination is not called for a while, because it has failed too often
 ├── HandlerError                one handler of a chain failed on one message
 └── HandlersFailedError         several may have
     └── ExecutionError          a chain could not carry a message all the way (homing.pipeline.outcome)
@@ -124,6 +125,10 @@ class SessionHeldError(StoreError):
 
 class UnsupportedError(StoreError):
     """This store does not have that ability."""
+
+
+class CircuitOpenError(HomingError):
+    """A destination that failed too often is left alone for a while: the call was not made."""
 
 
 class HandlerError(HomingError):

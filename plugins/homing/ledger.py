@@ -41,6 +41,9 @@ class Entry:
     life: int = 0
     #: How many times it was delivered; more than one is a duplicate.
     deliveries: int = 0
+    #: When it happened, in Unix nanoseconds; 0 for when it is recorded. An attempt that is recorded a second time,
+    #: because nobody could say whether the first was committed, is known by it and counted once.
+    at: int = 0
     #: The run that recorded it last. Told by the ledger, not to it.
     run_id: str = ""
 

@@ -37,6 +37,7 @@ def spark(output: Path) -> Iterator[SparkSession]:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.syspath_prepend(str(CHAINS))
         builder = SparkSession.builder.master("local[2]").appName("homing tests")
+        builder = builder.config("spark.sql.shuffle.partitions", "2")
         session = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
         yield session
         session.stop()
@@ -52,7 +53,15 @@ def clean_output(output: Path) -> Path:
 class Numbers:
     """The test chain over real stores."""
 
-    def __init__(self, spark: SparkSession, stores: PipelineStores, pipeline: Pipeline, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        stores: PipelineStores,
+        pipeline: Pipeline,
+        folder: Path,
+        flows: tuple[str, ...] = FLOWS,
+    ) -> None:
+        self.flows = flows
         self.spark = spark
         self.stores = stores
         self.pipeline = pipeline
@@ -65,14 +74,20 @@ class Numbers:
         return batch
 
     def batch(self, run_id: str) -> Batch:
-        return Batch(self.stores, run_id, FLOWS, chain="numbers")
+        return Batch(self.stores, run_id, self.flows, chain="numbers")
 
     def engine(self, batch: Batch, step: str) -> Engine:
-        return self.at(batch, replace(self.stores.ledger.open_step(batch.run_id, step, 60), crashed=False))
+        return self.at(batch, replace(self.stores.ledger.open_step(batch.run_id, step, 600), crashed=False))
 
     def at(self, batch: Batch, fence: Fence) -> Engine:
         chain = load_chain(self.pipeline.chain)
         return Engine(self.spark, self.pipeline, chain, self.stores, batch, fence)
+
+    def run_all(self, batch: Batch) -> None:
+        """Processes and delivers everywhere."""
+        self.engine(batch, "process").process(self.work)
+        for flow in self.flows:
+            self.engine(batch, f"deliver.{flow}").deliver(flow, self.work)
 
     def states(self, *flows: str) -> dict[str, set[str]]:
         """Flow -> states found in the ledger for it."""
@@ -87,6 +102,15 @@ def numbers(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterator
     pipeline = Pipeline("spark_chain:chain", f"{database}?store=numbers", f"{database}?store=numbers_dead")
     with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
         yield Numbers(spark, stores, pipeline, tmp_path)
+
+
+@pytest.fixture
+def natively(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterator[Numbers]:
+    """A chain of DataFrame handlers and others."""
+    database = f"sqlite:///{tmp_path}/numbers.db"
+    pipeline = Pipeline("native_chain:chain", f"{database}?store=numbers", f"{database}?store=numbers_dead")
+    with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
+        yield Numbers(spark, stores, pipeline, tmp_path, ("lake", "crm", "archive"))
 
 
 def delivered(folder: Path, name: str) -> list[tuple[int, int, str]]:

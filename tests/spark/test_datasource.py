@@ -42,5 +42,19 @@ def test_a_batch_nobody_claimed_is_empty(numbers: Numbers) -> None:
 def test_a_missing_option_is_named(numbers: Numbers) -> None:
     register(numbers.spark)
 
-    with pytest.raises(AnalysisException, match='needs the option "batch"'):
-        numbers.spark.read.format("homing").option("url", numbers.pipeline.store).load().count()
+    with pytest.raises(AnalysisException, match='needs the option "url"'):
+        numbers.spark.read.format("homing").load().count()
+
+
+def test_messages_are_read_filtered_and_written_by_spark_itself(numbers: Numbers) -> None:
+    ids = numbers.stores.store.store_many([{"n": n} for n in range(50)])
+    register(numbers.spark)
+    waiting = numbers.spark.read.format("homing").option("url", numbers.pipeline.store).load()
+
+    some = waiting.where((waiting.id > ids[9]) & (waiting.encoding == "json"))
+    write = some.write.format("homing").option("url", numbers.pipeline.store).option("store", "copy").mode("append")
+    write.save()
+    write.save()
+
+    with numbers.stores.store.sibling("copy") as copy:
+        assert {message.id for message in copy.claim(100)} == set(ids[10:])

@@ -18,10 +18,7 @@ from tests.spark.conftest import FLOWS, Numbers, delivered
 
 
 def run_all(numbers: Numbers, run_id: str) -> None:
-    batch = numbers.batch(run_id)
-    numbers.engine(batch, "process").process(numbers.work)
-    for flow in FLOWS:
-        numbers.engine(batch, f"deliver.{flow}").deliver(flow, numbers.work)
+    numbers.run_all(numbers.batch(run_id))
 
 
 def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, output: Path) -> None:
@@ -199,7 +196,9 @@ def test_a_message_that_kills_its_worker_is_found_and_the_rest_goes_on(
     ledger = numbers.stores.ledger
 
     def step(name: str, work: Callable[[Engine], object]) -> None:
-        survive_crashes(ledger, lambda: ledger.open_step("run", name, 60), lambda fence: work(numbers.at(batch, fence)))
+        survive_crashes(
+            ledger, lambda: ledger.open_step("run", name, 600), lambda fence: work(numbers.at(batch, fence))
+        )
 
     step("process", lambda engine: engine.process(numbers.work))
     for flow in FLOWS:

@@ -7,6 +7,7 @@ import pytest
 import homing
 
 NAMES = [
+    "CircuitBreaker",
     "Drop",
     "ExecutionError",
     "ExecutionResult",

@@ -17,6 +17,8 @@ import homing
 from homing.airflow import metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery.class_archive import cache_folder, class_archive
+from homing.delivery.reach import build_py_files, is_local, refuse_unreachable
 from homing.delivery.replaying import replay_here
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
@@ -41,10 +43,24 @@ class PipelineJobOperator(SparkSubmitOperator):
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
         self.application = str(_application(self.application_name))
+        self._reach_executors()
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
-        with self._environment():
+        with class_archive() as faster, self._environment(faster):
             self._submit(context)
+
+    def _reach_executors(self) -> None:
+        """Sees to it that executors on other machines have the code, and can open the stores."""
+        master = self._get_hook()._connection["master"]  # noqa: SLF001 - nowhere else is it to be had
+        if is_local(master):
+            return
+        try:
+            refuse_unreachable(master, *self.pipeline.urls())
+        except ConfigurationError as error:
+            raise AirflowFailException(str(error)) from error
+        self._python_path()  # the chain is importable from now on
+        code = build_py_files(cache_folder(), self.pipeline.chain.partition(":")[0])
+        self.py_files = ",".join(filter(None, [self.py_files, str(code)]))
 
     def _submit(self, context: Any) -> None:
         try:
@@ -63,7 +79,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.lease)]
 
     @contextmanager
-    def _environment(self) -> Iterator[None]:
+    def _environment(self, more: dict[str, str]) -> Iterator[None]:
         """The stores in this process's environment, which spark-submit inherits, and nowhere else: whatever the
         operator keeps in its fields is rendered, logged or shown."""
         store, dead_letter_store = self.pipeline.urls()
@@ -73,6 +89,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             "HOMING_STORE": store,
             "HOMING_DEAD_LETTER_STORE": dead_letter_store,
             "PYTHONPATH": os.pathsep.join(self._python_path()),
+            **more,
         }
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)

@@ -22,6 +22,9 @@ DEFAULT_LEASE = 600.0
 #: What has waited in the failure store for this long has lost the replay that was meant for it.
 STRANDED_AFTER = 300.0
 
+_HEAD = ("sequence", "id", "batch_id", "content_type")
+_HEADS = 10_000
+
 Row = dict[str, Any]
 Result = TypeVar("Result")
 
@@ -32,6 +35,20 @@ class Held:
 
     store: SqlStore
     lease: BatchLease
+
+
+@dataclass(frozen=True)
+class Head:
+    """A message of a batch without its content: its row's id, and what the ledger knows it by.
+
+    `wrapped` says that the row is the record of a failure of that message.
+    """
+
+    row_id: str
+    message_id: str
+    life: int
+    batch_id: str
+    wrapped: bool
 
 
 @dataclass(frozen=True)
@@ -132,9 +149,27 @@ class Batch:
         found = self._each(lambda store: (store, store.held_batch(self.run_id)))
         return [Held(store, lease) for store, lease in found if lease is not None]
 
-    def held_ids(self) -> set[str]:
-        """The ids of the messages the run holds now."""
-        return {records.message_id(row) for held in self.held() for row in held.store.batch_rows(held.lease)}
+    def heads(self) -> list[Head]:
+        """The messages the run holds now, without their contents."""
+        return [head for held in self.held() for head in self.heads_of(held)]
+
+    def heads_of(self, held: Held) -> list[Head]:
+        """The messages of one part of the batch, without their contents."""
+        if held.store is self._stores.store:
+            rows = list(held.store.batch_rows(held.lease, columns=_HEAD, page=_HEADS))
+            if not any(map(records.is_failure, rows)):
+                return [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
+        return [_head(row) for row in held.store.batch_rows(held.lease)]
+
+    def outstanding(self, flows: Sequence[str]) -> bool:
+        """Whether one of the messages the run holds is not done with in one of these flows."""
+        heads = self.heads()
+        for start in range(0, len(heads), _HEADS):
+            some = heads[start : start + _HEADS]
+            known = self._stores.ledger.entries([head.message_id for head in some])
+            if not all(is_complete(of_life(known.get(head.message_id, {}), head.life), flows) for head in some):
+                return True
+        return False
 
     # -- settling ----------------------------------------------------------------------------------------------
 
@@ -320,3 +355,8 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     if source is not None and source.state == DROPPED:
         return True
     return all(flow in entries and entries[flow].done for flow in flows)
+
+
+def _head(row: Row) -> Head:
+    about = (records.message_id(row), records.life(row), records.batch_of(row))
+    return Head(row["id"], *about, records.is_failure(row))

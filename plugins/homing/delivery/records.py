@@ -41,6 +41,11 @@ def origin_of(row: Row) -> Origin:
     return Origin(record.message, record.properties, record.batch_id or "")
 
 
+def is_failure(row: Row) -> bool:
+    """Whether this row is the record of a message's failure, and not the message itself."""
+    return bool(row["content_type"] == FAILURE_TYPE)
+
+
 def message_id(row: Row) -> str:
     """The id of the message this row is about."""
     return str(_content(row)["message"]["id"]) if row["content_type"] == FAILURE_TYPE else row["id"]

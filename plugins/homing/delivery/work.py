@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 _PUBLISHED = "published"
@@ -23,19 +25,19 @@ def new_output(work_dir: str, run_id: str, owner: str) -> Path:
     return folder / f"processed-{owner}"
 
 
-def publish(work_dir: str, run_id: str, output: Path) -> None:
-    """Makes this output, complete by now, the one that the next steps read. Atomic."""
+def publish(work_dir: str, run_id: str, parts: Sequence[Path]) -> None:
+    """Makes these outputs, complete by now, the ones that the next steps read. Atomic."""
     folder = batch_dir(work_dir, run_id)
-    new = folder / f"{_PUBLISHED}.{output.name}"
-    new.write_text(output.name)
+    new = folder / f"{_PUBLISHED}.{uuid.uuid4()}"
+    new.write_text("".join(f"{part.relative_to(folder)}\n" for part in parts))
     new.replace(folder / _PUBLISHED)
 
 
-def published(work_dir: str, run_id: str) -> Path | None:
-    """The output of the last try that came to its end; None when there is none."""
+def published(work_dir: str, run_id: str) -> list[Path] | None:
+    """The outputs of the last try that came to its end, of which there may be none; None when no try did."""
     folder = batch_dir(work_dir, run_id)
     try:
-        return folder / (folder / _PUBLISHED).read_text()
+        return [folder / name for name in (folder / _PUBLISHED).read_text().splitlines()]
     except FileNotFoundError:
         return None
 

@@ -12,7 +12,7 @@ from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery, Ended
 from homing.pipeline.signals import Drop
-from homing.pipeline.steps import fail, is_person
+from homing.pipeline.steps import fail, is_person, next_attempt
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _read(destination: Handler, trial: _Trial, answer: Answer, attempt: int) -> 
     if isinstance(error, Drop):
         return Delivery(destination.name, DROPPED, None, attempt)
     if not isinstance(error, BatchAnswerError):
-        decision = destination.policy.decide(error, attempt, key=trial.ctx.get_id())
+        decision = next_attempt(destination, error, attempt, trial.ctx)
         if decision.retry:
             return decision.delay
     failed: HandlerError = fail(destination, trial.ctx, error)

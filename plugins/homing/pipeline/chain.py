@@ -79,6 +79,8 @@ class HandlerChain:
         #: Whether it was built while `load_chain` imported its module. Such a chain starts no listener.
         self.by_reference = _by_reference.get()
         _check_handlers(name, self.source, self.flows)
+        handlers = handlers_of(self.source, self.flows)
+        self._takes_dataframes = next((handler for handler in handlers if handler.dataframe), None)
         self._tally = Tally()
         self._workers = Workers(name, len(self.flows))
         self.replay_listener = None if replay is None else make_replay_listener(self, replay)
@@ -183,6 +185,8 @@ class HandlerChain:
         return f"HandlerChain({self.name!r}, destinations={[flow.name for flow in self.flows]})"
 
     def _carry(self, execution: Execution) -> MessageContext:
+        if self._takes_dataframes is not None:  # refused before anything ran: the message has not failed
+            self._takes_dataframes.refuse()
         ctx = execution.run(self.source, self.flows, self._workers)
         self._tally.add(*execution.outcomes())
         return ctx

@@ -8,7 +8,8 @@
     @destination_router        -> a destination, ([processors], destination), or None to deliver nowhere
 
 All work bare and with `name=`. The function takes `ctx`, a typed content, or both; it may be async. A destination with
-`batch=` takes a list of either, one with `setup=` the client it made as its last parameter.
+`batch=` takes a list of either, one with `setup=` the client it made as its last parameter. With `dataframe=True`, a
+filter, transformer or destination takes a whole Spark DataFrame of messages; its chain then runs on Spark only.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from homing.calling.batches import PartialFailure
 from homing.calling.coroutines import run
+from homing.calling.limits import Circuit, CircuitBreaker, Guard, Rate
 from homing.calling.signature import Convention, compile_call, compile_item
 from homing.errors import ChainError
 from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext
+from homing.pipeline.signals import Drop
 from homing.retry import RetryPolicy
 
 FILTER = "filter"
@@ -59,6 +63,11 @@ class Handler:
     #: How many messages a destination takes at once; None for one that takes them one by one.
     batch: int | None = None
     client: Client | None = field(default=None, repr=False)
+    #: Whether the function takes a Spark DataFrame of messages instead of one message.
+    dataframe: bool = False
+    #: How many messages a Spark task delivers at the same time.
+    threads: int = 1
+    guard: Guard | None = field(default=None, repr=False)
     _call: Function | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +96,9 @@ class Handler:
 
     def invoke(self, ctx: MessageContext) -> Any:
         """Calls the function with what its signature asks for; waits for it if it is async."""
+        return self._invoke(ctx) if self.guard is None else self.guard.call(self._invoke, ctx)
+
+    def _invoke(self, ctx: MessageContext) -> Any:
         if self._call is None:
             self.prepare()
         call: Function = self._call  # type: ignore[assignment]
@@ -101,6 +113,9 @@ class Handler:
 
     def invoke_batch(self, items: Sequence[Any]) -> Any:
         """Calls the function of a destination that takes batches; waits for it if it is async."""
+        return self._invoke_batch(items) if self.guard is None else self.guard.call(self._invoke_batch, items)
+
+    def _invoke_batch(self, items: Sequence[Any]) -> Any:
         result = self.function(list(items), *(() if self.client is None else (self.client.get(),)))
         return run(result) if hasattr(type(result), "__await__") else result
 
@@ -113,28 +128,37 @@ class Handler:
         return str(getattr(self, "__qualname__", self.name))
 
     def _compile(self) -> None:
-        if self._call is None:
+        if self._call is None and self.dataframe:
+            object.__setattr__(self, "_call", self.refuse)
+        elif self._call is None:
             how = compile_call if self.batch is None else compile_item
             compiled = how(self.function, self.name, _CONVENTION, client=self.client is not None)
             object.__setattr__(self, "_call", compiled)
+
+    def refuse(self, *_: Any) -> Any:
+        """Raises the ChainError of a handler that takes DataFrames where there is only one message."""
+        raise ChainError(
+            f"the {self.kind} {self.name!r} takes a whole DataFrame and runs on Spark only, "
+            "nor can a router pick it: run the chain with delivery_dag, or write the handler for one message"
+        )
 
 
 @overload
 def message_filter(function: Function, /) -> Handler: ...
 @overload
-def message_filter(*, name: str | None = None) -> Callable[[Function], Handler]: ...
-def message_filter(function: Function | None = None, /, *, name: str | None = None) -> Any:
-    """Makes a filter: returns True to go on, False to drop the message."""
-    return _decorate(FILTER, function, name)
+def message_filter(*, name: str | None = None, dataframe: bool = False) -> Callable[[Function], Handler]: ...
+def message_filter(function: Function | None = None, /, *, name: str | None = None, dataframe: bool = False) -> Any:
+    """Makes a filter: returns True to go on, False to drop the message; of a DataFrame, the rows that go on."""
+    return _decorate(FILTER, function, name, dataframe=dataframe)
 
 
 @overload
 def transformer(function: Function, /) -> Handler: ...
 @overload
-def transformer(*, name: str | None = None) -> Callable[[Function], Handler]: ...
-def transformer(function: Function | None = None, /, *, name: str | None = None) -> Any:
-    """Makes a transformer: what it returns is the content from there on."""
-    return _decorate(TRANSFORMER, function, name)
+def transformer(*, name: str | None = None, dataframe: bool = False) -> Callable[[Function], Handler]: ...
+def transformer(function: Function | None = None, /, *, name: str | None = None, dataframe: bool = False) -> Any:
+    """Makes a transformer: what it returns is the content from there on; of a DataFrame, in its column `message`."""
+    return _decorate(TRANSFORMER, function, name, dataframe=dataframe)
 
 
 @overload
@@ -166,6 +190,10 @@ def destination(
     retry: RetryPolicy | None = None,
     batch: int | None = None,
     setup: Callable[[], Any] | None = None,
+    dataframe: bool = False,
+    threads: int = 1,
+    rate: float | None = None,
+    breaker: CircuitBreaker | None = None,
 ) -> Callable[[Function], Handler]: ...
 def destination(
     function: Function | None = None,
@@ -177,12 +205,21 @@ def destination(
     retry: RetryPolicy | None = None,
     batch: int | None = None,
     setup: Callable[[], Any] | None = None,
+    dataframe: bool = False,
+    threads: int = 1,
+    rate: float | None = None,
+    breaker: CircuitBreaker | None = None,
 ) -> Any:
     """Makes a destination: tried once, then up to `max_retries` times, `retry_interval` seconds apart.
 
     `retry` is a whole policy in place of those two. With `batch`, the function takes a list of up to that many messages
     and says which failed: it returns a list with one result or exception per message, or raises PartialFailure. `setup`
-    makes the client that the function takes as its last parameter, once per process and shared by its threads.
+    makes the client that the function takes as its last parameter, once per process and shared by its threads. With
+    `dataframe`, the function takes all messages of a Spark job at once and has none of these: its retry is the replay.
+
+    For a destination that waits for others: `threads` is how many messages each Spark task delivers at the same time;
+    `rate` how many calls a second are made at most, by all tasks of a job together; `breaker` stops calling one that is
+    down, and its messages fail at once, to be replayed.
     """
     policy = RetryPolicy(max_retries, retry_interval)
     if retry is not None:
@@ -195,8 +232,24 @@ def destination(
         raise ChainError(f"batch= is how many messages a destination takes at once, from 1 up, not {batch!r}")
     if setup is not None and not callable(setup):
         raise ChainError(f"setup= is a function that makes the destination's client, not {setup!r}")
-    client = None if setup is None else Client(setup)
-    return _decorate(DESTINATION, function, name, policy=policy, batch=batch, client=client)
+    if type(threads) is not int or threads < 1:
+        raise ChainError(f"threads= is how many messages are delivered at the same time, from 1 up, not {threads!r}")
+    if breaker is not None and not isinstance(breaker, CircuitBreaker):
+        raise ChainError(f"breaker= is a CircuitBreaker, not {breaker!r}")
+    others = (policy != RetryPolicy(), batch, setup, threads > 1, rate, breaker)
+    if dataframe and any(others):
+        raise ChainError(
+            "a destination with dataframe=True has no retries, batch=, setup=, threads=, rate= or breaker="
+        )
+    options = {
+        "policy": policy,
+        "batch": batch,
+        "client": None if setup is None else Client(setup),
+        "dataframe": dataframe,
+        "threads": threads,
+        "guard": _guard(rate, breaker),
+    }
+    return _decorate(DESTINATION, function, name, **options)
 
 
 @overload
@@ -206,6 +259,16 @@ def destination_router(*, name: str | None = None) -> Callable[[Function], Handl
 def destination_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
     """Makes a destination router: the message goes to the flow it returns; None delivers nowhere."""
     return _decorate(DESTINATION_ROUTER, function, name)
+
+
+def _guard(rate: float | None, breaker: CircuitBreaker | None) -> Guard | None:
+    if rate is None and breaker is None:
+        return None
+    return Guard(
+        None if rate is None else Rate(rate),
+        None if breaker is None else Circuit(breaker),
+        answers=(Drop, PartialFailure),
+    )
 
 
 def _decorate(kind: str, function: Function | None, name: str | None, **options: Any) -> Any:

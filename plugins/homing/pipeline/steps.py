@@ -7,11 +7,12 @@ import time
 from typing import Any
 
 from homing.calling.traces import text_of
-from homing.errors import HandlerError, UnstorableContentError
+from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError, causes_of
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
 from homing.pipeline.signals import Drop
+from homing.retry import GIVE_UP, RetryDecision
 
 # Routers may route to routers; one that never ends is a mistake, not a reason to hang.
 MAX_HOPS = 100
@@ -69,12 +70,19 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
         except Drop:
             return Delivery(destination.name, DROPPED, None, attempt)
         except HandlerError as error:
-            decision = destination.policy.decide(error, attempt, key=ctx.get_id())
+            decision = next_attempt(destination, error, attempt, ctx)
             if not decision.retry:
                 error.attempts = attempt
                 raise
             time.sleep(decision.delay)
             attempt += 1
+
+
+def next_attempt(destination: Handler, error: BaseException, attempt: int, ctx: MessageContext) -> RetryDecision:
+    """What follows a failed attempt. What its breaker refused is not tried again here but replayed later."""
+    if any(isinstance(cause, CircuitOpenError) for cause in causes_of(error)):
+        return GIVE_UP
+    return destination.policy.decide(error, attempt, key=ctx.get_id())
 
 
 def fail(handler: Handler, ctx: MessageContext, error: BaseException) -> HandlerError:

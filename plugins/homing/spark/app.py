@@ -16,8 +16,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery import Batch, open_pipeline_stores, work
 from homing.delivery.batch import DEFAULT_LEASE
+from homing.delivery.reach import refuse_unreachable
 from homing.errors import ConfigurationError, HomingError, LeaseLostError
 from homing.ledger import Fence, Ledger
 from homing.pipeline import load_chain
@@ -49,13 +50,21 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--flow", required=True, help="the destination, or the destination router")
     arguments = parser.parse_args(argv)
     step = f"deliver.{arguments.flow}"
-    return _run(step, arguments, lambda engine: engine.deliver(arguments.flow, arguments.work_dir))
+
+    def is_needed(batch: Batch) -> bool:
+        return work.published(arguments.work_dir, batch.run_id) != [] and batch.outstanding([arguments.flow])
+
+    return _run(step, arguments, lambda engine: engine.deliver(arguments.flow, arguments.work_dir), is_needed)
 
 
 def replay_main(argv: Sequence[str] | None = None) -> int:
     """Runs what a replay claimed through the whole chain; fails while any message still fails."""
     arguments = _parser("replay", "Run failed messages through their chain again.").parse_args(argv)
-    return _run("replay", arguments, lambda engine: engine.replay(), _acknowledge)
+
+    def is_needed(batch: Batch) -> bool:
+        return batch.outstanding([flow.name for flow in load_chain(arguments.chain).flows])
+
+    return _run("replay", arguments, lambda engine: engine.replay(), is_needed, _acknowledge)
 
 
 def _acknowledge(batch: Batch) -> None:
@@ -82,7 +91,8 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
 def _run(
     step: str,
     arguments: argparse.Namespace,
-    work: Callable[[Engine], object],
+    run_step: Callable[[Engine], object],
+    is_needed: Callable[[Batch], bool] = lambda _: True,
     afterwards: Callable[[Batch], object] = lambda _: None,
 ) -> int:
     _show_our_log_lines()
@@ -93,11 +103,16 @@ def _run(
             batch = Batch(stores, arguments.run_id, [flow.name for flow in chain.flows], chain=chain.name)
             if not batch.held():
                 raise LeaseLostError("it holds no messages: its lease ran out, or it was never claimed")
+            if not is_needed(batch):
+                log.info("%s of batch %s: nothing is left to do, and no Spark job is started", step, arguments.run_id)
+                afterwards(batch)
+                return 0
             with _spark_session(f"homing {step} {arguments.run_id}") as spark:
+                refuse_unreachable(str(spark.sparkContext.master), pipeline.store, pipeline.dead_letter_store)
 
                 def run(fence: Fence) -> None:
                     with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, spark.sparkContext.cancelAllJobs):
-                        work(Engine(spark, pipeline, chain, stores, batch, fence))
+                        run_step(Engine(spark, pipeline, chain, stores, batch, fence))
 
                 survive_crashes(
                     stores.ledger, lambda: stores.ledger.open_step(batch.run_id, step, arguments.lease), run
@@ -131,7 +146,8 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
 
 @contextmanager
 def _spark_session(name: str) -> Iterator[SparkSession]:
-    spark = SparkSession.builder.appName(name).getOrCreate()
+    # A second copy of a task that delivers would deliver a second time.
+    spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
     try:
         yield spark
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -83,6 +83,17 @@ def _fitted(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     if faults:
         fitted.update(encoding=UNFIT, message="; ".join(faults).encode("utf-8", "replace").decode())
     return fitted
+
+
+def tuples_to_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """The same of rows that are tuples in the order of the schema; faster, since nothing is looked up."""
+    try:
+        columns = [
+            pa.array(column, type=field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    except _DOES_NOT_FIT:
+        return to_batch([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores, work
+from homing.delivery.batch import Head, Held
 from homing.errors import ConfigurationError
-from homing.ledger import FAILED, Fence
+from homing.ledger import FAILED, SOURCE_FLOW, Fence
 from homing.pipeline import HandlerChain
-from homing.spark import steps
-from homing.spark.columns import PROCESSED_DDL, TALLY_DDL
+from homing.pipeline.flows import DestinationFlow
+from homing.pipeline.handlers import Handler
+from homing.spark import native, steps
+from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
 from homing.spark.datasource import register
+from homing.spark.whole import Keep, WholeBatch, within
 from homing.stores import resolve_url
 
 log = logging.getLogger(__name__)
@@ -36,7 +44,7 @@ class Engine:
     """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for.
 
     When the step did not come to its end before, it goes on one message at a time: slower, and able to tell which
-    message kills its worker.
+    message kills its worker. Flows with DataFrame handlers are run by WholeBatch, which calls back for each part.
     """
 
     spark: SparkSession
@@ -48,73 +56,146 @@ class Engine:
 
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
-        output = work.new_output(work_dir, self.batch.run_id, self.fence.owner)
-        self._processed().write.mode("overwrite").parquet(str(output))
-        ready = self.spark.read.parquet(str(output)).count()
+        output, numbers = work.new_output(work_dir, self.batch.run_id, self.fence.owner), count()
+        parts: dict[DataFrame, Path] = {}
+
+        def keep(frame: DataFrame) -> DataFrame:
+            part = output / str(next(numbers))
+            frame.write.mode("overwrite").parquet(str(part))
+            kept = self._parquet([part])
+            parts[kept] = part
+            return kept
+
+        kept = self._processed(keep)
+        ready = sum(frame.count() for frame in kept)
         self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
-        work.publish(work_dir, self.batch.run_id, output)
+        work.publish(work_dir, self.batch.run_id, [parts[frame] for frame in kept])
         log.info("batch %s: %d messages are ready to be delivered", self.batch.run_id, ready)
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
         left = work.published(work_dir, self.batch.run_id)
-        processed = self._processed() if left is None else self._one_by_one(self.spark.read.parquet(str(left)))
-        return self._deliver(flow, processed)
+        if left is None:
+            return self._deliver(flow, self._processed(DataFrame.cache))
+        return self._deliver(flow, [self._one_by_one(self._parquet(left))] if left else [])
 
     def replay(self) -> Counter[str]:
         """Runs the source flow and every destination again over what the batch holds."""
-        processed = self._processed().cache()
+        processed = self._processed(DataFrame.cache)
         total: Counter[str] = Counter()
         for flow in self.chain.flows:
             total.update(self._deliver(flow.name, processed))
         return total
 
-    def _processed(self) -> DataFrame:
+    # -- the source flow ---------------------------------------------------------------------------------------
+
+    def _processed(self, keep: Keep) -> list[DataFrame]:
+        """The messages after the source flow, in as many parts as it took."""
+        if not native.is_native(self.chain.source.processors):
+            return [keep(self._source_flow(None, []))]
+        return self._whole().process(self.chain.source.processors, self._source_flow, keep)
+
+    def _source_flow(self, some: Sequence[Head] | None, checks: list[native.Check]) -> DataFrame:
+        """The plan of the source flow over these messages, or all."""
+        processors = self.chain.source.processors
+        first = next(native.segments(processors), None)
+        start = 0 if first is None or first.native else first.stop
+        frames = []
+        register(self.spark)
+        for held in self.batch.held():
+            stored = self._one_by_one(within(self._read(held), some))
+            plain = first is not None and first.native and not any(head.wrapped for head in self.batch.heads_of(held))
+            frames.append(_as_processed(stored) if plain else self._begin(stored, start))
+        if not frames:
+            raise ConfigurationError(f"batch {self.batch.run_id} holds no messages: there is nothing to run")
+        return self._through(_union(frames), SOURCE_FLOW, processors, start, checks)
+
+    def _begin(self, stored: DataFrame, stop: int) -> DataFrame:
         task = self._task()
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return steps.process(task, batches)
+            return steps.process(task, batches, stop)
 
-        return self._one_by_one(self._messages()).mapInArrow(run, PROCESSED_DDL)
+        return stored.mapInArrow(run, PROCESSED_DDL)
+
+    def _through(
+        self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, checks: list[native.Check]
+    ) -> DataFrame:
+        """The plan of these processors, from `start` on, each in its own way."""
+        task = self._task()
+        for segment in native.segments(processors):
+            if segment.stop <= start:
+                continue
+            if segment.native:
+                for handler in processors[segment.start : segment.stop]:
+                    frame = native.apply(handler, frame, checks)
+            else:
+
+                def run(batches: Iterator[pa.RecordBatch], cut: native.Segment = segment) -> Iterator[pa.RecordBatch]:
+                    return steps.go_on(task, flow, cut.start, cut.stop, batches)
+
+                frame = frame.mapInArrow(run, PROCESSED_DDL)
+        return frame
+
+    # -- one destination ---------------------------------------------------------------------------------------
+
+    def _deliver(self, name: str, processed: Sequence[DataFrame]) -> Counter[str]:
+        total: Counter[str] = Counter()
+        if processed:
+            messages = _union(processed)
+            flow = next(flow for flow in self.chain.flows if flow.name == name)
+            if isinstance(flow, DestinationFlow) and native.is_native((*flow.processors, flow.destination)):
+                total = self._whole().deliver(flow, messages, self._through, self._each)
+            else:
+                # What was left by a process of long ago may name messages that somebody else holds by now.
+                held = frozenset(head.message_id for head in self.batch.heads())
+                total = self._each(name, messages, 0, held)
+        level = logging.WARNING if total[FAILED] else logging.INFO
+        log.log(level, "batch %s to %s: %s", self.batch.run_id, name, dict(total) or "nothing to deliver")
+        return total
+
+    def _each(self, flow: str, messages: DataFrame, start: int, held: frozenset[str] | None = None) -> Counter[str]:
+        """Delivers message by message; `start` is how many of the flow's processors they have behind them."""
+        task = replace(self._task(), held=held)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return steps.deliver(task, flow, batches, start)
+
+        total: Counter[str] = Counter()
+        for row in messages.mapInArrow(run, TALLY_DDL).collect():
+            total[row["state"]] += row["messages"]
+        return total
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _whole(self) -> WholeBatch:
+        return WholeBatch(self.spark, self.stores.ledger, self.batch, self.fence)
 
     def _one_by_one(self, messages: DataFrame) -> DataFrame:
         """After a crash, one task only: then the message it had in hand is the one it died of."""
         return messages.coalesce(1) if self.fence.crashed else messages
 
-    def _deliver(self, flow: str, processed: DataFrame) -> Counter[str]:
-        # What was left by a process of long ago may name messages that somebody else holds by now.
-        task = replace(self._task(), held=frozenset(self.batch.held_ids()))
+    def _parquet(self, parts: Sequence[Path]) -> DataFrame:
+        return self.spark.read.schema(PROCESSED_DDL).parquet(*map(str, parts))
 
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return steps.deliver(task, flow, batches)
-
-        total: Counter[str] = Counter()
-        for row in processed.mapInArrow(run, TALLY_DDL).collect():
-            total[row["state"]] += row["messages"]
-        level = logging.WARNING if total[FAILED] else logging.INFO
-        log.log(level, "batch %s to %s: %s", self.batch.run_id, flow, dict(total) or "nothing to deliver")
-        return total
-
-    def _messages(self) -> DataFrame:
-        """All the batch holds, in whichever stores it waits."""
-        register(self.spark)
-        frames = []
-        for held in self.batch.held():
-            dead = held.store is self.stores.dead_letters
-            url = self.pipeline.dead_letter_store if dead else self.pipeline.store
-            frames.append(self._read(url, held.store.name))
-        if not frames:
-            raise ConfigurationError(f"batch {self.batch.run_id} holds no messages: there is nothing to run")
-        messages = frames[0]
-        for frame in frames[1:]:
-            messages = messages.union(frame)
-        return messages
-
-    def _read(self, url: str, store: str) -> DataFrame:
-        reader = self.spark.read.format("homing").option("url", url).option("store", store)
+    def _read(self, held: Held) -> DataFrame:
+        dead = held.store is self.stores.dead_letters
+        url = self.pipeline.dead_letter_store if dead else self.pipeline.store
+        reader = self.spark.read.format("homing").option("url", url).option("store", held.store.name)
         parts = str(self.spark.sparkContext.defaultParallelism)
         return reader.option("batch", self.batch.run_id).option("partitions", parts).load()
 
     def _task(self) -> steps.Task:
-        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence)
+        tasks = 1 if self.fence.crashed else self.spark.sparkContext.defaultParallelism
+        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence, tasks=tasks)
+
+
+def _as_processed(stored: DataFrame) -> DataFrame:
+    """Stored messages in the columns of processed ones, without looking into them."""
+    readable = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
+    return stored.withColumns({"message": readable, "properties": F.lit("{}")})
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.union, frames)

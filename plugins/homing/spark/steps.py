@@ -7,20 +7,21 @@ step are about the infrastructure, such as a database that is away or a lease th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
 
 from homing.delivery import records
 from homing.errors import ContentError, UnreadableMessageError
-from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
+from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
 from homing.message import JSON, decode, encode, encode_json
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
-from homing.pipeline.flows import Flow
+from homing.pipeline.flows import DestinationFlow, Flow, SourceFlow
 from homing.pipeline.outcome import Ended
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import TALLY, UNFIT, rows_of, to_batch
@@ -43,20 +44,28 @@ class Task:
     fence: Fence
     #: The messages the run holds; None for all that are read.
     held: frozenset[str] | None = None
+    #: How many tasks run at the same time, and share a destination's rate.
+    tasks: int = 1
 
     def recorder(self) -> Recorder:
         return Recorder(self.ledger(), self.fence)
 
     def gave_up(self, entry: Entry | None) -> bool:
         """Whether a worker of this very run died of the message: then it is left to the replay."""
-        crashed = entry is not None and entry.error is not None and entry.error["type"] == CRASH
-        return crashed and entry is not None and entry.run_id == self.fence.run_id
+        return gave_up(entry, self.fence)
 
     def load_chain(self) -> HandlerChain:
         return load_chain(self.chain)
 
     def ledger(self) -> Ledger:
         return _ledger(self.store_url)
+
+
+def gave_up(entry: Entry | None, fence: Fence) -> bool:
+    """Whether a worker of this very run died of the message."""
+    if entry is None or entry.error is None:
+        return False
+    return bool(entry.error["type"] == CRASH and entry.run_id == fence.run_id)
 
 
 @lru_cache(maxsize=8)
@@ -70,9 +79,10 @@ def _ledger(store_url: str) -> Ledger:
 # -- the source flow -------------------------------------------------------------------------------------------
 
 
-def process(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs the source flow over stored messages; yields those that are to be delivered."""
+def process(task: Task, batches: Iterator[pa.RecordBatch], stop: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
     chain, ledger = task.load_chain(), task.ledger()
+    source = SourceFlow(chain.source.processors[:stop])
     with task.recorder() as recorder:
         for batch in batches:
             messages = list(rows_of(batch))
@@ -82,31 +92,81 @@ def process(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
                 entries = of_life(known.get(records.message_id(row), {}), records.life(row))
                 before = entries.get(SOURCE_FLOW)
                 if before is None or not (before.state == DROPPED or task.gave_up(before)):
-                    processed.append(_process(chain, row, before, recorder))
+                    processed.append(_process(source, row, before, recorder))
             yield to_batch([row for row in processed if row is not None], PROCESSED_COLUMNS)
 
 
-def _process(chain: HandlerChain, row: Row, before: Entry | None, recorder: Recorder) -> Row | None:
+def _process(source: SourceFlow, row: Row, before: Entry | None, recorder: Recorder) -> Row | None:
     """The row after the source flow, or None when the message was dropped or failed."""
     about = Entry(records.message_id(row), SOURCE_FLOW, FAILED, batch_id=records.batch_of(row), life=records.life(row))
-    recorder.begin(about)
-    try:
+
+    def begin() -> MessageContext:
         origin = _origin(row)
-        context = MessageContext(origin.message, dict(origin.properties))
-        chain.run_source(context)
-        done = _processed_row(row, context, about)
-    except Drop as drop:
-        recorder.add(replace(about, state=DROPPED, result=str(drop)))
-        return None
-    except HandlerError as error:
-        recorder.add(_failure(about, error))
-        return None
-    except ContentError as error:
-        recorder.add(replace(about, error=describe(error, "read", 1)))
-        return None
-    if before is not None and not before.done:
+        return MessageContext(origin.message, dict(origin.properties))
+
+    done = _run(source, row, begin, about, left_out=DROPPED, recorder=recorder)
+    if done is not None and before is not None and not before.done:
         recorder.add(replace(about, state=PROCESSED))
     return done
+
+
+def go_on(
+    task: Task, flow_name: str, start: int, stop: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs these processors of a flow over messages that others have processed before."""
+    chain = task.load_chain()
+    processors = chain.source.processors if flow_name == SOURCE_FLOW else _flow(chain, flow_name).processors
+    flow, left_out = SourceFlow(processors[start:stop]), DROPPED if flow_name == SOURCE_FLOW else FILTERED
+    with task.recorder() as recorder:
+        for batch in batches:
+            messages = list(rows_of(batch))
+            # Whoever planned this left out what a worker died of, unless the crash was in this very flow.
+            known = task.ledger().entries([row["id"] for row in messages]) if task.fence.crashed else {}
+            processed = [
+                _run(flow, row, partial(_context, row), _about(row, flow_name), left_out=left_out, recorder=recorder)
+                for row in messages
+                if not task.gave_up(known.get(row["id"], {}).get(flow_name))
+            ]
+            yield to_batch([row for row in processed if row is not None], PROCESSED_COLUMNS)
+
+
+def _run(
+    flow: SourceFlow,
+    row: Row,
+    begin: Callable[[], MessageContext],
+    about: Entry,
+    *,
+    left_out: str,
+    recorder: Recorder,
+) -> Row | None:
+    """The row after these processors, or None when the message was left out by a rule or failed."""
+    recorder.begin(about)
+    try:
+        context = begin()
+        flow.run(context)
+        return _processed_row(row, context, about)
+    except Drop as drop:
+        recorder.add(replace(about, state=left_out, result=str(drop)))
+    except HandlerError as error:
+        recorder.add(_failure(about, error))
+    except ContentError as error:
+        recorder.add(replace(about, error=describe(error, "read", 1)))
+    return None
+
+
+def _about(row: Row, flow_name: str) -> Entry:
+    return Entry(row["id"], flow_name, FAILED, batch_id=row["batch_id"], life=row["sequence"])
+
+
+def _context(row: Row) -> MessageContext:
+    """What the processors before left of the message. Raises UnreadableMessageError."""
+    return MessageContext(rows.to_message(row), decode(JSON, row["properties"], row["id"]))
+
+
+def _flow(chain: HandlerChain, name: str) -> DestinationFlow:
+    flow = next(flow for flow in chain.flows if flow.name == name)
+    assert isinstance(flow, DestinationFlow)
+    return flow
 
 
 def _origin(row: Row) -> records.Origin:
@@ -132,12 +192,18 @@ def _processed_row(row: Row, context: MessageContext, about: Entry) -> Row:
 # -- one destination -------------------------------------------------------------------------------------------
 
 
-def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Delivers processed messages to one destination, skipping those that have it; yields a tally."""
+def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start: int = 0) -> Iterator[pa.RecordBatch]:
+    """Delivers processed messages to one destination, skipping those that have it; yields a tally.
+
+    `start` is how many of the flow's processors the messages have behind them.
+    """
     chain, ledger = task.load_chain(), task.ledger()
     flow = next(flow for flow in chain.flows if flow.name == flow_name)
-    size = 1 if task.fence.crashed else flow.batch
-    with task.recorder() as recorder:
+    if start:
+        own = _flow(chain, flow_name)
+        flow = replace(own, processors=own.processors[start:])
+    size, threads = (1, 1) if task.fence.crashed else (flow.batch, _share(flow, task.tasks))
+    with task.recorder() as recorder, ThreadPoolExecutor(threads) as pool:
         for batch in batches:
             messages = [row for row in rows_of(batch) if task.held is None or row["id"] in task.held]
             known = ledger.entries([row["id"] for row in messages])
@@ -149,16 +215,40 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch]) -> It
                     tally["skipped" if before.done else before.state] += 1
                 else:
                     waiting.append(row)
-            for start in range(0, len(waiting), size):
-                tally.update(_deliver(flow, waiting[start : start + size], recorder))
+            chunks = [waiting[first : first + size] for first in range(0, len(waiting), size)]
+            if threads == 1:
+                for chunk in chunks:
+                    tally.update(_deliver(flow, chunk, recorder))
+            else:
+                # The first error, such as a lost lease, ends the rest: it is not called any more.
+                for states in pool.map(lambda chunk: list(_deliver(flow, chunk, recorder)), chunks):
+                    tally.update(states)
             yield to_batch([{"state": state, "messages": number} for state, number in tally.items()], TALLY)
+
+
+def _share(flow: Flow, tasks: int) -> int:
+    """How many threads the flow's destination wants; its rate is shared out among the tasks."""
+    if not isinstance(flow, DestinationFlow):
+        return 1  # which destination a router picks is not known before
+    guard = flow.destination.guard
+    if guard is not None and guard.rate is not None:
+        guard.rate.share(tasks)
+    return flow.destination.threads
 
 
 def _deliver(flow: Flow, messages: list[Row], recorder: Recorder) -> Iterator[str]:
     """Delivers these messages, recording each as soon as it is known how it ended; yields the states."""
-    about = [Entry(row["id"], flow.name, FAILED, batch_id=row["batch_id"], life=row["sequence"]) for row in messages]
-    recorder.begin(about[0])
-    contexts = [MessageContext(rows.to_message(row), decode(JSON, row["properties"], row["id"])) for row in messages]
+    about, contexts = [], []
+    for row in messages:
+        entry = _about(row, flow.name)
+        try:
+            contexts.append(_context(row))
+            about.append(entry)
+        except ContentError as error:  # a DataFrame handler may write what is no JSON
+            recorder.add(replace(entry, error=describe(error, "read", 1)))
+            yield FAILED
+    if about:
+        recorder.begin(about[0])
     for place, ended in flow.deliver_many(contexts):
         entry = _entry(about[place], ended)
         recorder.add(entry)

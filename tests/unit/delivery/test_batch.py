@@ -398,7 +398,7 @@ def test_two_pipelines_may_share_a_dead_letter_store_and_their_messages_ids(pipe
     assert {row[0] for row in orders.dead_letters.states()} == {"orders/1", "invoices/1"}
     again = Pipeline(invoices).batch("replay")
     assert again.reclaim(["1"]) == 1
-    assert again.held_ids() == {"1"}
+    assert [head.message_id for head in again.heads()] == ["1"]
     assert keep_books(orders, FLOWS).total.dead_lettered == 1
 
 

@@ -16,7 +16,9 @@ from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
 MODULE = """
-from homing import HandlerChain, PartialFailure, destination, destination_router
+import threading
+
+from homing import CircuitBreaker, HandlerChain, PartialFailure, destination, destination_router
 
 calls = []
 clients = []
@@ -38,7 +40,29 @@ def route(ctx):
     return lake
 
 
+together = threading.Barrier(4, timeout=60)
+
+
+@destination(threads=4, rate=10_000)
+def waits(number: int):
+    if number < 8:
+        together.wait()  # only four at the same time get past this
+    if number == 9:
+        raise ValueError("nine")
+
+
+down = []
+
+
+@destination(threads=2, breaker=CircuitBreaker(failures=3, pause=600))
+def broken(number: int):
+    down.append(number)
+    raise ConnectionError("down")
+
+
 chain = HandlerChain("orders", destinations_flow=lake)
+threads = HandlerChain("orders", destinations_flow=waits)
+breaks = HandlerChain("orders", destinations_flow=broken)
 routed = HandlerChain("orders", destinations_flow=route)
 """
 
@@ -101,3 +125,23 @@ def test_messages_that_are_done_are_in_no_batch(module: Any, store: SqlStore, tm
     tally = [row for batch in steps.deliver(task, "lake", iter(processed)) for row in rows_of(batch)]
     assert {row["state"]: row["messages"] for row in tally} == {"skipped": 9, FAILED: 1}
     assert module.calls == [[3]]
+
+
+def test_threads_deliver_at_the_same_time_and_each_message_is_recorded_once(
+    module: Any, store: SqlStore, tmp_path: Path
+) -> None:
+    tally, ids = run(store, f"sqlite:///{tmp_path}/orders.db?store=orders", "threads", "waits")
+    assert tally == {DELIVERED: 9, FAILED: 1}
+    assert states(store.ledger(), ids, "waits") == [DELIVERED] * 9 + [FAILED]
+    entries = store.ledger().entries(ids)
+    assert {entries[message_id]["waits"].attempts for message_id in ids} == {1}
+
+
+def test_what_is_not_sent_to_a_destination_that_is_down_is_left_to_the_replay(
+    module: Any, store: SqlStore, tmp_path: Path
+) -> None:
+    tally, ids = run(store, f"sqlite:///{tmp_path}/orders.db?store=orders", "breaks", "broken")
+    assert tally == {FAILED: 10}
+    assert 3 <= len(module.down) <= 4  # the second thread may have been under way
+    errors = [store.ledger().entries(ids)[message_id]["broken"].error for message_id in ids]
+    assert {error["type"] for error in errors if error} == {"ConnectionError", "homing.errors.CircuitOpenError"}

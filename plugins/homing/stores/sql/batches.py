@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,9 +42,12 @@ class Batches:
         token, size = self._database.read(lambda connection: connection.execute(statement).one())
         return BatchLease(batch_id, token, size) if size else None
 
-    def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
+    def rows(
+        self, held: BatchLease, after: int, upto: int | None, page: int, columns: Sequence[str] | None
+    ) -> Iterator[dict[str, Any]]:
         c = self._table.c
-        statement = sa.select(self._table).where(*self._mine(held)).order_by(c.sequence).limit(page)
+        wanted = list(c) if columns is None else [c[name] for name in columns]
+        statement = sa.select(*wanted).where(*self._mine(held)).order_by(c.sequence).limit(page)
         if upto is not None:
             statement = statement.where(c.sequence <= upto)
         while True:

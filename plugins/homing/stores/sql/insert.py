@@ -31,6 +31,8 @@ class Inserts:
         if window:
             self._forget(connection, [row["id"] for row in values], window)
         names = sorted(set().union(*values))
+        if "priority" in names:  # a row that leaves it out means its default, which is not NULL
+            values = [{"priority": 0, **row} for row in values]
         copied = own and len(values) >= _COPY_FROM and connection.dialect.driver == "psycopg"
         if not (copied and self._copy(connection, names, values)):
             self._execute(connection, names, values)

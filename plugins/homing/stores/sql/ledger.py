@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
 
 # What a later record replaces as long as the row is not done.
-_REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id", "time_recorded")
+_REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
 
 
 class SqlLedger(Ledger):
@@ -54,7 +55,7 @@ class SqlLedger(Ledger):
         def work(connection: Connection) -> None:
             self._check(connection, fence)
             if values:
-                connection.execute(self._upsert(), values)
+                connection.execute(self._upsert, values)
             connection.execute(self._steps.update().where(self._mine(fence)).values(suspect=suspect))
 
         self._database.write(work)
@@ -74,7 +75,7 @@ class SqlLedger(Ledger):
         def work(connection: Connection) -> None:
             self._check(connection, fence)
             if values:
-                connection.execute(self._upsert(), values)
+                connection.execute(self._upsert, values)
 
         self._database.write(work)
 
@@ -125,8 +126,9 @@ class SqlLedger(Ledger):
                 f"step {fence.step!r} of {fence.run_id} was taken over or its lease ran out; nothing was recorded"
             )
 
+    @cached_property
     def _upsert(self) -> sa.Insert:
-        """Insert, or change the row unless it is done; a second delivery is only counted.
+        """Insert, or change the row unless it is done; a second delivery is only counted, the same one again is not.
 
         A row about an earlier message of the same id is out of date, and replaced as if it were not there.
         """
@@ -138,12 +140,17 @@ class SqlLedger(Ledger):
             return lambda new: sa.case((still_open | (c.life < new["life"]), new[name]), else_=c[name])
 
         def added(name: str) -> Callable[[Any], Any]:
-            return lambda new: sa.case((c.life < new["life"], new[name]), else_=c[name] + new[name])
+            return lambda new: sa.case(
+                (c.life < new["life"], new[name]),
+                (c.time_recorded == new["time_recorded"], c[name]),
+                else_=c[name] + new[name],
+            )
 
         changed = {name: added(name) for name in ("attempts", "deliveries")}
         changed |= {name: unless_done(name) for name in _REPLACED}
         # Last, and in this order: MySQL changes one after the other, and the others ask what these two were.
         changed |= {
+            "time_recorded": lambda new: new["time_recorded"],
             "state": unless_done("state"),
             "life": lambda new: sa.case((c.life < new["life"], new["life"]), else_=c.life),
         }
@@ -167,7 +174,7 @@ def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:
         "batch_id": entry.batch_id,
         "run_id": run_id,
         "life": entry.life,
-        "time_recorded": now,
+        "time_recorded": entry.at or now,
     }
 
 

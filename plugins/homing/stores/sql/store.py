@@ -35,6 +35,7 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
+from homing.stores.sql.scans import Scans
 from homing.stores.sql.schema import messages_table, registry_table
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.views import Views
@@ -291,6 +292,10 @@ class SqlStore(Store):
         found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
         return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
 
+    def scans(self) -> Scans:
+        """Reads this store part by part, without claiming."""
+        return Scans(self._database, self._table)
+
     def sibling(self, name: str) -> SqlStore:
         """Another store in the same database."""
         return SqlStore(self._url, name, options=self._options, clock=self._clock)
@@ -316,10 +321,19 @@ class SqlStore(Store):
         return self._batches.held(batch_id)
 
     def batch_rows(
-        self, held: BatchLease, *, after: int = 0, upto: int | None = None, page: int = 1000
+        self,
+        held: BatchLease,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        page: int = 1000,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The batch's rows as they lie in the table, in order of sequence, page by page; reading changes nothing."""
-        return self._batches.rows(held, after, upto, page)
+        """The batch's rows as they lie in the table, in order of sequence, page by page; reading changes nothing.
+
+        `columns` are those wanted, `sequence` among them; None for all.
+        """
+        return self._batches.rows(held, after, upto, page, columns)
 
     def batch_ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         """Cuts the batch into at most `parts` ranges (after, upto] of sequence numbers, of about the same size."""

@@ -1,0 +1,138 @@
+"""Sparing whoever is called: so many calls a second, and none for a while after many have failed. Thread-safe."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from homing.errors import CircuitOpenError, ConfigurationError
+
+T = TypeVar("T")
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class CircuitBreaker:
+    """After `failures` calls that failed one after the other, nobody calls for `pause` seconds; then one call tries.
+
+    If that one succeeds all may call again, otherwise the pause begins anew. A value: immutable, safe to share.
+    """
+
+    failures: int = 5
+    pause: float = 30.0
+
+    def __post_init__(self) -> None:
+        if type(self.failures) is not int or self.failures < 1:
+            raise ConfigurationError(f"a circuit breaker opens after 1 failure or more, not {self.failures!r}")
+        if not _is_positive(self.pause):
+            raise ConfigurationError(f"a circuit breaker's pause is more than 0 seconds, not {self.pause!r}")
+
+
+class Circuit:
+    """A circuit breaker at work."""
+
+    def __init__(self, breaker: CircuitBreaker, clock: Clock = time.monotonic) -> None:
+        self._breaker = breaker
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._closed_until_tried: float | None = None  # when the next call may try
+        self._trying = False
+
+    def enter(self) -> None:
+        """Before a call. Raises CircuitOpenError when it is not to be made."""
+        with self._lock:
+            if self._closed_until_tried is None:
+                return
+            left = self._closed_until_tried - self._clock()
+            if left > 0 or self._trying:
+                raise CircuitOpenError(
+                    f"not called: it failed {self._failures} times one after the other, "
+                    f"and is tried again in {max(left, 0):.0f} seconds"
+                )
+            self._trying = True
+
+    def succeeded(self) -> None:
+        """After a call that succeeded."""
+        with self._lock:
+            self._failures, self._closed_until_tried, self._trying = 0, None, False
+
+    def failed(self) -> None:
+        """After a call that failed."""
+        with self._lock:
+            self._failures += 1
+            self._trying = False
+            if self._failures >= self._breaker.failures:
+                self._closed_until_tried = self._clock() + self._breaker.pause
+
+
+class Rate:
+    """So many calls a second, evenly spread."""
+
+    def __init__(
+        self, per_second: float, clock: Clock = time.monotonic, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        if not _is_positive(per_second):
+            raise ConfigurationError(f"a rate is more than 0 calls a second, not {per_second!r}")
+        self._per_second = per_second
+        self._interval = 1.0 / per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._next = -math.inf
+
+    def share(self, callers: int) -> None:
+        """Keeps to an equal share of the rate, when as many others call as well."""
+        self._interval = max(1, callers) / self._per_second
+
+    def wait(self) -> None:
+        """Returns when the next call may be made."""
+        with self._lock:
+            now = self._clock()
+            mine = max(now, self._next)
+            self._next = mine + self._interval
+        if mine > now:
+            self._sleep(mine - now)
+
+
+class Guard:
+    """Makes calls within a rate and behind a circuit breaker; both may be missing."""
+
+    def __init__(
+        self, rate: Rate | None, circuit: Circuit | None, answers: tuple[type[BaseException], ...] = ()
+    ) -> None:
+        """`answers` are exceptions that show the other side to be well."""
+        self.rate = rate
+        self._circuit = circuit
+        self._answers = answers
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """The function's result. Raises what it raises, or CircuitOpenError when it was not called."""
+        if self._circuit is None:
+            self._wait()
+            return function(*args)
+        self._circuit.enter()
+        try:
+            self._wait()
+            result = function(*args)
+        except self._answers:
+            self._circuit.succeeded()
+            raise
+        except BaseException:
+            self._circuit.failed()
+            raise
+        self._circuit.succeeded()
+        return result
+
+    def _wait(self) -> None:
+        if self.rate is not None:
+            self.rate.wait()
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value) and value > 0

@@ -1,0 +1,66 @@
+"""What Spark's executors must be able to reach: the database, and the code of the pipeline."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from homing.errors import ConfigurationError
+from homing.stores import resolve_url
+
+# The earliest that a zip can say: the same files always make the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def is_local(master: str) -> bool:
+    """Whether this master runs everything on the machine it is started on."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def refuse_unreachable(master: str, *urls: str) -> None:
+    """Raises ConfigurationError for a database that executors on other machines cannot open."""
+    if not is_local(master) and any(resolve_url(url).startswith("sqlite") for url in urls):
+        raise ConfigurationError(
+            f"SQLite is a file on one machine, and the executors of {master} may run on others: "
+            "use a PostgreSQL or MariaDB store, or a local master"
+        )
+
+
+def build_py_files(folder: Path, *modules: str) -> Path:
+    """A zip, for `--py-files`, of this package and the modules (or packages) named; the same code, the same file.
+
+    What they depend on is not in it: that is installed where executors run. Raises ConfigurationError for a module that
+    has no file.
+    """
+    files = dict(sorted((name, path) for module in ("homing", *modules) for name, path in _files_of(module)))
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    target = folder / f"homing-{digest.hexdigest()[:16]}.zip"
+    if not target.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = target.with_name(f"{target.name}.{os.getpid()}")
+        with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, path in files.items():
+                archive.writestr(zipfile.ZipInfo(name, _NO_TIME), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        new.replace(target)
+    return target
+
+
+def _files_of(module: str) -> Iterator[tuple[str, Path]]:
+    """The files of a module's top-level package, or the module alone, with their names in the zip."""
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise ConfigurationError(f"the module {top!r} has no file that could be sent to Spark's executors")
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        yield origin.name, origin
+        return
+    for path in origin.parent.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield str(Path(top) / path.relative_to(origin.parent)), path

@@ -1,0 +1,60 @@
+"""The options of the data source `homing`: read once, on the driver, and told apart from nonsense there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from homing.errors import ConfigurationError, UnsupportedError
+from homing.store import Store
+from homing.stores import open_store, resolve_url
+from homing.stores.sql import SqlStore
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, by name. Opened where it is needed, never before: this travels to the executors."""
+
+    url: str
+    store: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Place:
+        """Raises ConfigurationError where the options do not name a store that other processes can open."""
+        if not options.get("url"):
+            raise ConfigurationError('the data source "homing" needs the option "url"')
+        # Resolved here, on the driver: executors elsewhere do not have its environment.
+        url = resolve_url(options["url"])
+        if url.startswith("memory:"):
+            raise ConfigurationError("memory:// lives in one process, and Spark's workers are others: use sqlite:///")
+        return cls(url, options.get("store"))
+
+    def open(self) -> Store:
+        """The store, not yet connected; the caller closes it."""
+        opened = open_store(self.url)
+        if self.store is None:
+            return opened
+        if not isinstance(opened, SqlStore):
+            raise ConfigurationError(
+                f'the option "store" names another store of a database, which {opened.name!r} is not in'
+            )
+        return opened.sibling(self.store)
+
+    def open_sql(self, ability: str) -> SqlStore:
+        """The same; raises UnsupportedError unless it is a SQL store."""
+        opened = self.open()
+        if not isinstance(opened, SqlStore):
+            raise UnsupportedError(
+                f"store {opened.name!r} {ability}: only SQL stores can. Let a listener or a DAG take it in first"
+            )
+        return opened
+
+
+def number(options: Mapping[str, str], name: str, default: int | None) -> int | None:
+    """A whole number from 1 up. Raises ConfigurationError."""
+    value = options.get(name)
+    if value is None:
+        return default
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigurationError(f'the option "{name}" is a whole number from 1 up, not {value!r}')
+    return int(value)

@@ -1,0 +1,224 @@
+"""WholeBatch: flows with DataFrame handlers, exact about every message all the same.
+
+A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
+which of them makes it fail is found by halving.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from homing.delivery import Batch
+from homing.delivery.batch import Head
+from homing.errors import HandlerError, HomingError
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
+from homing.pipeline import Drop
+from homing.pipeline.failure import as_json, describe
+from homing.pipeline.flows import DestinationFlow
+from homing.pipeline.handlers import Handler
+from homing.spark import native, steps
+from homing.spark.bisection import bisect
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 5_000  # rows of the ledger written at once
+
+#: Runs a plan and gives back its result, to be read any number of times.
+Keep = Callable[[DataFrame], DataFrame]
+#: What the text of a Spark error holds when no handler is to blame.
+_NOBODY = ("Python worker exited unexpectedly", "LeaseLostError", "StoreUnavailableError", "cancelled", "shut down")
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """Runs flows with DataFrame handlers over a batch, recording for the step that `fence` stands for."""
+
+    spark: SparkSession
+    ledger: Ledger
+    batch: Batch
+    fence: Fence
+
+    def process(
+        self,
+        processors: Sequence[Handler],
+        plan: Callable[[Sequence[Head], list[native.Check]], DataFrame],
+        keep: Keep,
+    ) -> list[DataFrame]:
+        """The messages after the source flow, in as many parts as were needed to part them from what fails."""
+        heads = sorted(self.batch.heads(), key=lambda head: head.row_id)
+        known = self._known(heads, SOURCE_FLOW)
+        kept: list[DataFrame] = []
+
+        def call(some: Sequence[Head]) -> None:
+            checks: list[native.Check] = []
+            frame = keep(plan(some, checks))
+            out = _ids(frame)
+            _verify(checks, out)
+            self._account(SOURCE_FLOW, processors, some, out, DROPPED)
+            mended = [head for head in some if head.message_id in out and head.message_id in known]
+            self._record(_entry(head, SOURCE_FLOW, PROCESSED) for head in mended)
+            kept.append(frame)
+
+        waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
+        bisect(waiting, call, partial(self._give_up, SOURCE_FLOW, processors), is_fault=is_fault)
+        return kept
+
+    def deliver(
+        self,
+        flow: DestinationFlow,
+        processed: DataFrame,
+        through: Callable[[DataFrame, str, Sequence[Handler], int, list[native.Check]], DataFrame],
+        each: Callable[[str, DataFrame, int], Counter[str]],
+    ) -> Counter[str]:
+        """Delivers what is not done to one destination, of which the processors or the destination are native."""
+        waiting, total = self._waiting(flow.name, processed)
+        processed = self._only(processed, waiting)
+        handlers = (*flow.processors, flow.destination)
+        last = max(cut.stop for cut in native.segments(handlers) if cut.native)
+        start = min(last, len(flow.processors))
+
+        def call(some: Sequence[Head]) -> None:
+            checks: list[native.Check] = []
+            frame = through(within(processed, some), flow.name, flow.processors[:start], 0, checks)
+            if flow.destination.dataframe:
+                total.update(self._hand_over(flow, frame, some, checks))
+                return
+            done = each(flow.name, frame, start)
+            _verify(checks, {})
+            done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
+            total.update(done)
+
+        def give_up(some: Sequence[Head], error: Exception) -> None:
+            total[FAILED] += len(some)
+            self._give_up(flow.name, handlers, some, error)
+
+        bisect(waiting, call, give_up, is_fault=is_fault)
+        return total
+
+    def _hand_over(
+        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], checks: list[native.Check]
+    ) -> Counter[str]:
+        """Gives a frame to a DataFrame destination, and records it as delivered when that returns."""
+        out = {head.message_id: 1 for head in some}
+        if flow.processors:
+            frame = frame.cache()
+            out = _ids(frame)
+            _verify(checks, out)
+        self.ledger.record(self.fence, [])  # raises when the step was taken over: somebody else delivers by now
+        state, result = DELIVERED, None
+        try:
+            result = flow.destination.function(frame) if out else None
+        except Drop:
+            state = DROPPED
+        finally:
+            if flow.processors:
+                frame.unpersist()
+        done = [head for head in some if head.message_id in out]
+        self._record(_entry(head, flow.name, state, result=as_json(result)) for head in done)
+        filtered = self._account(flow.name, flow.processors, some, out, FILTERED)
+        return Counter({state: len(done), FILTERED: filtered})
+
+    # -- who is who --------------------------------------------------------------------------------------------
+
+    def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str]]:
+        """What is to be delivered, in order of id, and what is not, by its state."""
+        rows = processed.select("id", "sequence", "batch_id").toArrow().to_pylist()
+        found = [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
+        # What was left by a process of long ago may name messages that somebody else holds by now.
+        held = {head.message_id for head in self.batch.heads()}
+        known = self._known(found, flow, done=True)
+        waiting, total = [], Counter[str]()
+        for head in found:
+            entry = known.get(head.message_id)
+            if head.message_id in held and entry is not None and (entry.done or self._gave_up(entry)):
+                total["skipped" if entry.done else entry.state] += 1
+            elif head.message_id in held:
+                waiting.append(head)
+        return sorted(waiting, key=lambda head: head.row_id), total
+
+    def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
+        """What the ledger has about these messages in this flow; without `done`, only what failed."""
+        entries = self.ledger.entries([head.message_id for head in heads])
+        found = {head.message_id: of_life(entries.get(head.message_id, {}), head.life).get(flow) for head in heads}
+        return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
+
+    def _gave_up(self, entry: Entry | None) -> bool:
+        return steps.gave_up(entry, self.fence)
+
+    def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
+        ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.row_id for head in waiting], pa.string())}))
+        return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
+
+    # -- the ledger --------------------------------------------------------------------------------------------
+
+    def _account(
+        self, flow: str, handlers: Sequence[Handler], some: Sequence[Head], out: Mapping[str, int], state: str
+    ) -> int:
+        """Records as left out by a rule whatever neither came out nor has been recorded; how many."""
+        missing = [head for head in some if head.message_id not in out]
+        known = self._known(missing, flow, done=True)
+        left = [head for head in missing if not self._told(known.get(head.message_id))]
+        reason = f"left out by {_names(handlers)}"
+        self._record(_entry(head, flow, state, result=reason) for head in left)
+        return len(left)
+
+    def _told(self, entry: Entry | None) -> bool:
+        return entry is not None and (entry.done or entry.run_id == self.fence.run_id)
+
+    def _give_up(self, flow: str, handlers: Sequence[Handler], some: Sequence[Head], error: Exception) -> None:
+        name = error.handler if isinstance(error, HandlerError) else _names(handlers)
+        log.warning("%d messages, from %s on, make %s fail: %s", len(some), some[0].message_id, name, error)
+        said = describe(error, name, 1)
+        self._record(_entry(head, flow, FAILED, error=said) for head in some)
+
+    def _record(self, entries: Iterable[Entry]) -> None:
+        rows = list(entries)
+        for start in range(0, len(rows), _CHUNK):
+            self.ledger.record(self.fence, rows[start : start + _CHUNK])
+
+
+def within(frame: DataFrame, some: Sequence[Head] | None) -> DataFrame:
+    """The rows of these messages, which stand in a row when ordered by id; all for None."""
+    if some is None:
+        return frame
+    return frame.where(F.col("id").between(some[0].row_id, some[-1].row_id))
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether a handler or a message is to blame, and not a store, a lease or Spark itself."""
+    if isinstance(error, HomingError):
+        return isinstance(error, HandlerError)
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return False  # the way to Spark's own process is broken
+    text = str(error)
+    return not any(sign in text for sign in _NOBODY)
+
+
+def _ids(frame: DataFrame) -> Counter[str]:
+    return Counter(frame.select("id").toArrow().column("id").to_pylist())
+
+
+def _verify(checks: Sequence[native.Check], out: Mapping[str, int]) -> None:
+    for check in checks:
+        check.verify()
+    twice = next((message_id for message_id, times in out.items() if times > 1), None)
+    if twice is not None:
+        raise HandlerError(f"a DataFrame handler returned message {twice} more than once: a filter returns a part")
+
+
+def _entry(head: Head, flow: str, state: str, *, result: object = None, error: object = None) -> Entry:
+    about = {"batch_id": head.batch_id, "life": head.life}
+    return Entry(head.message_id, flow, state, result=result, error=error, **about)  # type: ignore[arg-type]
+
+
+def _names(handlers: Sequence[Handler]) -> str:
+    return " or ".join(handler.name for handler in handlers if handler.dataframe)

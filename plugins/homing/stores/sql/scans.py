@@ -1,0 +1,104 @@
+"""Reading a table of messages part by part, without claiming anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+
+from homing.errors import ConfigurationError
+from homing.stores.sql.database import NANOSECONDS, Database
+
+#: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
+WAITING = "waiting"
+DEAD = "dead"
+ALL = "all"
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": lambda column, value: column == value,
+    "<": lambda column, value: column < value,
+    "<=": lambda column, value: column <= value,
+    ">": lambda column, value: column > value,
+    ">=": lambda column, value: column >= value,
+    "in": lambda column, value: column.in_(list(value)),
+    "is null": lambda column, _: column.is_(None),
+    "is not null": lambda column, _: column.is_not(None),
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A column compared with a value; `operator` is one of =, <, <=, >, >=, in, is null, is not null."""
+
+    column: str
+    operator: str
+    value: Any = None
+
+
+class Scans:
+    """Reads one table by ranges (after, upto] of sequence numbers. No side effect."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._table = table
+
+    def pages(
+        self,
+        columns: Sequence[str],
+        after: int,
+        upto: int,
+        *,
+        which: str = ALL,
+        conditions: Sequence[Condition] = (),
+        page: int = 1000,
+    ) -> Iterator[Sequence[Sequence[Any]]]:
+        """The values of these columns, `sequence` the first of them, row by row and in order of it."""
+        c = self._table.c
+        statement = sa.select(*(c[name] for name in columns)).where(*self._wanted(which, conditions))
+        statement = statement.where(c.sequence <= upto).order_by(c.sequence).limit(page)
+        while True:
+            one = statement.where(c.sequence > after)
+            found = self._database.read(lambda connection, one=one: connection.execute(one).all())  # type: ignore[misc]
+            if found:
+                yield found
+            if len(found) < page:
+                return
+            after = found[-1][0]
+
+    def span(self, which: str = ALL, conditions: Sequence[Condition] = ()) -> tuple[int, int] | None:
+        """The first and the last sequence number of these messages; None when there are none."""
+        c = self._table.c
+        statement = sa.select(sa.func.min(c.sequence), sa.func.max(c.sequence)).where(*self._wanted(which, conditions))
+        first, last = self._database.read(lambda connection: connection.execute(statement).one())
+        return None if first is None else (first, last)
+
+    def newest(self, after: int, *, limit: int | None = None, settled_for: float = 0.0) -> int:
+        """The last sequence number above `after`, or the `limit`th; `after` itself when there is none.
+
+        What was stored less than `settled_for` seconds ago, and all after it, is left for later: another transaction
+        may still bring a lower number.
+        """
+        c = self._table.c
+        if settled_for:
+            young = self._database.now() - int(settled_for * NANOSECONDS)
+            first_young = sa.select(sa.func.min(c.sequence)).where(c.sequence > after, c.time_created > young)
+            end = self._database.read(lambda connection: connection.execute(first_young).scalar())
+        else:
+            end = None
+        numbers = sa.select(c.sequence).where(c.sequence > after).order_by(c.sequence)
+        if end is not None:
+            numbers = numbers.where(c.sequence < end)
+        if limit is not None:
+            numbers = numbers.limit(limit)
+        last = sa.select(sa.func.max(numbers.subquery().c.sequence))
+        return self._database.read(lambda connection: connection.execute(last).scalar()) or after
+
+    def _wanted(self, which: str, conditions: Sequence[Condition]) -> list[Any]:
+        c = self._table.c
+        if which not in (WAITING, DEAD, ALL):
+            raise ConfigurationError(f"which messages is one of {WAITING}, {DEAD}, {ALL}, not {which!r}")
+        wanted = {WAITING: [c.time_acked.is_(None), c.time_dead.is_(None)], DEAD: [c.time_dead.is_not(None)], ALL: []}
+        return [*wanted[which], *(_OPERATORS[each.operator](c[each.column], each.value) for each in conditions)]

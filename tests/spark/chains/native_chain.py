@@ -1,0 +1,69 @@
+"""A chain of DataFrame handlers and others, whose behaviour is written into its messages as in spark_chain."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from homing import HandlerChain, MessageContext, destination, message_filter, transformer
+from homing.spark import parquet_lake
+
+OUT = Path(os.environ["SPARK_CHAIN_OUT"])
+FIELDS = "n int, amount string, drop boolean, fail string, doubled int, cents int"
+
+
+@message_filter(dataframe=True)
+def wanted(messages: DataFrame) -> DataFrame:
+    return messages.where(F.get_json_object("message", "$.drop").isNull())
+
+
+@transformer(dataframe=True)
+def priced(messages: DataFrame) -> DataFrame:
+    # Spark is strict about casts: an amount that is no number fails the job.
+    order = F.from_json("message", FIELDS)
+    lost = messages.where(F.coalesce(F.get_json_object("message", "$.fail"), F.lit("")) != "lost")
+    return lost.withColumn("message", order.withField("cents", (order["amount"].cast("double") * 100).cast("int")))
+
+
+@transformer
+def doubled(ctx: MessageContext) -> dict[str, object]:
+    content = ctx.get_content()
+    if content.get("fail") == "doubled":
+        raise ValueError("no")
+    ctx.set_property("seen_by", "doubled")
+    return {**content, "doubled": content["n"] * 2}
+
+
+@message_filter(dataframe=True)
+def even(messages: DataFrame) -> DataFrame:
+    return messages.where(F.get_json_object("message", "$.n").cast("int") % 2 == 0)
+
+
+@message_filter
+def small(ctx: MessageContext) -> bool:
+    return bool(ctx.get_content()["n"] < 100)
+
+
+@destination
+def crm(ctx: MessageContext) -> str:
+    with (OUT / f"crm-{os.getpid()}").open("a") as file:
+        file.write(f"{ctx.get_content()['n']} {ctx.get_content()['doubled']} {ctx.get_property('seen_by')}\n")
+    return "taken"
+
+
+@destination(dataframe=True)
+def archive(messages: DataFrame) -> None:
+    refused = messages.where(F.get_json_object("message", "$.fail") == "archive")
+    if not (OUT / "mended").exists() and not refused.isEmpty():
+        raise ConnectionError("the archive takes none of these")
+    messages.select("id", "message").write.mode("append").json(str(OUT / "archive"))
+
+
+chain = HandlerChain(
+    "numbers",
+    source_flow=[wanted, priced, doubled],
+    destinations_flow=[parquet_lake(str(OUT / "lake")), ([small, even], crm), ([even, small], archive)],
+)

@@ -1,0 +1,105 @@
+"""Handlers that take whole DataFrames, mixed with others: exact about every message all the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from homing.delivery import Settlement, keep_books
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
+from homing.pipeline import load_chain
+from tests.spark.conftest import Numbers, delivered
+
+
+def in_lake(numbers: Numbers, output: Path) -> list[int]:
+    rows = numbers.spark.read.parquet(str(output / "lake")).select("message").collect()
+    return sorted(json.loads(row["message"])["n"] for row in rows)
+
+
+def in_archive(output: Path) -> list[int]:
+    lines = [line for path in output.glob("archive/*.json") for line in path.read_text().splitlines()]
+    return sorted(json.loads(json.loads(line)["message"])["n"] for line in lines)
+
+
+def test_handlers_of_both_kinds_run_in_one_chain_and_every_message_is_accounted_for(
+    natively: Numbers, output: Path
+) -> None:
+    kept = [{"n": n, "amount": f"{n}.5"} for n in (1, 2, 3, 4, 102, 103)]
+    batch = natively.claim("run", *kept, {"n": 5, "amount": "1", "drop": True})
+
+    natively.run_all(batch)
+
+    assert in_lake(natively, output) == [1, 2, 3, 4, 102, 103]
+    assert delivered(output, "crm") == [(2, 4, "doubled"), (4, 8, "doubled")]
+    assert in_archive(output) == [2, 4]
+    lake = natively.spark.read.parquet(str(output / "lake")).where("message like '%\"n\":2,%'").first()
+    assert lake is not None
+    assert json.loads(lake["message"]) == {"n": 2, "amount": "2.5", "cents": 250, "doubled": 4}
+    ids = [message_id for message_id, _, _ in natively.stores.store.states()]
+    entries = natively.stores.ledger.entries(ids).values()
+    states = Counter((flow, entry.state) for found in entries for flow, entry in found.items())
+    assert states == {
+        (SOURCE_FLOW, DROPPED): 1,
+        ("lake", DELIVERED): 6,
+        ("crm", DELIVERED): 2,
+        ("crm", FILTERED): 4,
+        ("archive", DELIVERED): 2,
+        ("archive", FILTERED): 4,
+    }
+    assert batch.settle() == Settlement(acknowledged=7)
+    assert keep_books(natively.stores, natively.flows).balanced
+
+
+def test_what_makes_a_dataframe_handler_fail_is_found_and_the_rest_goes_on(natively: Numbers, output: Path) -> None:
+    good = [{"n": n, "amount": "1"} for n in range(8)]
+    bad = [
+        {"n": 20, "amount": "a lot"},
+        {"n": 22, "amount": "1", "fail": "lost"},
+        {"n": 24, "amount": "1", "fail": "doubled"},
+        {"n": 26, "amount": "1", "fail": "archive"},
+    ]
+    batch = natively.claim("run", *good[:4], *bad, *good[4:])
+
+    natively.run_all(batch)
+
+    assert in_lake(natively, output) == [*range(8), 26]
+    assert [n for n, _, _ in delivered(output, "crm")] == [0, 2, 4, 6, 26]
+    assert in_archive(output) == [0, 2, 4, 6]
+    settlement = batch.settle()
+    assert (settlement.acknowledged, settlement.failed) == (8, 4)
+    errors = {}
+    for entries in natively.stores.ledger.entries(batch.unfinished("run")).values():
+        for flow, entry in entries.items():
+            if entry.state == FAILED:
+                assert entry.error is not None
+                errors[flow, entry.error["handler"]] = entry.error["message"]
+    assert "a lot" in errors.pop((SOURCE_FLOW, "wanted or priced"))
+    assert "one row for each" in errors.pop((SOURCE_FLOW, "priced"))
+    assert errors.pop((SOURCE_FLOW, "doubled")) == "no"
+    assert "takes none of these" in errors.pop(("archive", "even or archive"))
+    assert not errors
+
+    (output / "mended").touch()
+    replay = natively.batch("replay")
+    replay.reclaim(replay.unfinished("run"))
+    natively.engine(replay, "replay").replay()
+
+    assert replay.acknowledge_complete() == 3
+    assert in_lake(natively, output) == [*range(8), 26]
+    assert in_archive(output) == [0, 2, 4, 6, 26]
+
+
+def test_a_lake_adds_nothing_twice(natively: Numbers, output: Path) -> None:
+    batch = natively.claim("001", *[{"n": n, "amount": "1"} for n in range(5)])
+    natively.engine(batch, "process").process(natively.work)
+    lake = load_chain(natively.pipeline.chain).flows[0].destination  # type: ignore[union-attr]
+    parts = [str(path) for path in Path(natively.work).glob("*/processed-*/*")]
+    processed = natively.spark.read.parquet(*parts)
+
+    lake(processed.limit(2))  # and the job dies before it can say so
+    natively.engine(batch, "deliver.lake").deliver("lake", natively.work)
+    lake(processed)
+
+    assert in_lake(natively, output) == [0, 1, 2, 3, 4]
+    assert (output / "lake" / "batch_id=001").is_dir()

@@ -1,0 +1,65 @@
+"""The JVM's class-data archive, with a plain Java program in the place of Spark."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from homing.delivery.class_archive import class_archive
+
+
+def java(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["java", *shlex.split(environment["SPARK_SUBMIT_OPTS"]), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def loaded_from_archive(environment: dict[str, str]) -> bool:
+    done = java(environment, "-Xlog:class+load:stdout", "-version")
+    assert done.returncode == 0
+    return "shared objects file (top)" in done.stdout
+
+
+def test_made_on_first_use_used_afterwards_and_ignored_when_broken(tmp_path: Path) -> None:
+    folder = tmp_path / "a cache"
+    with class_archive(folder) as environment:
+        assert java(environment, "-version").returncode == 0
+    (archive,) = folder.iterdir()
+    with class_archive(folder) as environment:
+        assert str(archive) in environment["SPARK_SUBMIT_OPTS"]
+        assert loaded_from_archive(environment)
+
+    archive.write_bytes(b"rubbish")
+    with class_archive(folder) as environment:
+        assert not loaded_from_archive(environment)
+        archive.unlink()
+        assert not loaded_from_archive(environment)
+
+
+def _run_and_fail(folder: Path) -> None:
+    with class_archive(folder) as environment:
+        assert java(environment, "-version").returncode == 0
+        raise RuntimeError
+
+
+def test_a_job_that_failed_or_never_ran_leaves_no_archive(tmp_path: Path) -> None:
+    with class_archive(tmp_path):
+        pass
+    with pytest.raises(RuntimeError):
+        _run_and_fail(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_set_already_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
+    with class_archive(tmp_path) as environment:
+        assert environment["SPARK_SUBMIT_OPTS"].startswith("-Dmine=1 ")
+
+
+def test_without_java_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path))
+    with class_archive(tmp_path) as environment:
+        assert environment == {}

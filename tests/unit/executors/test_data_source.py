@@ -1,0 +1,228 @@
+"""The data source `homing` without Spark: what its readers and writers do where Spark calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNull, LessThan, StringContains
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from homing import Message, open_store
+from homing.errors import ConfigurationError, UnsupportedError
+from homing.spark.datasource import HomingDataSource
+from homing.spark.reading import StoreReader
+from homing.stores.sql import SqlStore
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/orders.db?store=orders"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[SqlStore]:
+    with open_store(url) as opened:
+        assert isinstance(opened, SqlStore)
+        yield opened
+
+
+def rows(reader: Any, *args: Any) -> list[dict[str, Any]]:
+    parts = reader.partitions(*args)
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def source(**options: str) -> HomingDataSource:
+    return HomingDataSource(options)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_is_read_in_ranges_without_claiming_it(store: SqlStore, url: str) -> None:
+    ids = store.store_many(range(100))
+    store.acknowledge(store.claim(1)[0])
+    store.claim(10)
+    before = store.count()
+    reader = source(url=url, partitions="3").reader(t.StructType())
+
+    assert len(reader.partitions()) == 3
+    assert sorted(row["id"] for row in rows(reader)) == sorted(ids[1:])
+    assert store.count() == before
+
+
+def test_failed_dead_and_all_messages_are_read_when_asked_for(store: SqlStore, url: str) -> None:
+    store.store_many([Message("waits", 1), Message("dead", 2), Message("done", 3)])
+    waits, dead, done = store.claim(3)
+    store.dead_letter(dead, reason="rotten")
+    store.acknowledge(done)
+    with store.sibling("orders_failures") as failures:
+        failures.store(4, id="failed")
+
+    def read(messages: str) -> list[str]:
+        return sorted(row["id"] for row in rows(source(url=url, messages=messages).reader(t.StructType())))
+
+    assert read("waiting") == [waits.id]
+    assert read("failed") == ["failed"]
+    assert read("dead") == ["dead"]
+    assert read("all") == ["dead", "done", "waits"]
+
+
+def test_the_database_leaves_out_what_a_filter_excludes_and_spark_looks_again(store: SqlStore, url: str) -> None:
+    store.store_many([Message(f"m{n}", n, priority=n, subject="a" if n % 2 else None) for n in range(10)])
+    reader = source(url=url).reader(t.StructType())
+    assert isinstance(reader, StoreReader)
+    asked = [
+        GreaterThanOrEqual(("priority",), 3),
+        LessThan(("id",), "m9"),
+        IsNull(("subject",)),
+        StringContains(("id",), "4"),
+    ]
+
+    assert list(reader.pushFilters(asked)) == asked
+    assert [row["id"] for row in rows(reader)] == ["m4", "m6", "m8"]
+
+    reader = source(url=url).reader(t.StructType())
+    reader.pushFilters([In(("id",), ("m1", "m5")), EqualTo(("subject",), "a")])
+    assert [row["id"] for row in rows(reader)] == ["m1", "m5"]
+
+
+def test_an_empty_store_has_no_parts(url: str, store: SqlStore) -> None:
+    assert source(url=url).reader(t.StructType()).partitions() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({}, 'needs the option "url"'),
+        ({"messages": "gone"}, "one of waiting, failed, dead, all"),
+        ({"partitions": "none"}, "whole number"),
+        ({"url": "memory://orders"}, "lives in one process"),
+    ],
+)
+def test_options_that_cannot_be_are_named(options: dict[str, str], complaint: str, url: str) -> None:
+    options = options and {"url": url, **options}
+    with pytest.raises(ConfigurationError, match=complaint):
+        source(**options).reader(t.StructType())
+
+
+# -- streaming -------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_on_where_it_was_and_keeps_to_its_limit(store: SqlStore, url: str) -> None:
+    store.store_many(range(10))
+    reader = source(url=url, max_rows="4").streamReader(t.StructType())
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
+
+    start, seen = reader.initialOffset(), []
+    for _ in range(4):
+        end = reader.latestOffset(start, ReadMaxRows(4))
+        seen.append([row["message"] for row in rows(reader, start, end)])
+        start = end
+
+    assert seen == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9"], []]
+    store.store(10)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert [row["message"] for row in rows(reader, start, end)] == ["10"]
+
+
+def test_a_stream_may_begin_with_what_comes_next(store: SqlStore, url: str) -> None:
+    store.store_many(range(3))
+    reader = source(url=url, start="latest").streamReader(t.StructType())
+    start = reader.initialOffset()
+    store.store("new")
+    assert [row["message"] for row in rows(reader, start, reader.latestOffset(start, ReadAllAvailable()))] == ["new"]
+
+
+def test_where_many_write_at_once_young_messages_are_left_for_later(store: SqlStore) -> None:
+    store.store_many(range(3))
+    assert store.scans().newest(0, settled_for=60) == 0
+    assert store.scans().newest(0) == 3
+
+
+def test_a_store_without_numbers_cannot_be_streamed_and_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="cannot be read as a stream"):
+        source(url="amqp://127.0.0.1/?store=orders").streamReader(t.StructType())
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
+
+CONTENTS = t.StructType([t.StructField("message", t.StringType())])
+WITH_IDS = t.StructType([t.StructField("id", t.StringType()), *CONTENTS.fields])
+
+
+def batch(*rows: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    return iter([pa.RecordBatch.from_pylist(list(rows))])
+
+
+def test_a_task_that_is_tried_again_stores_nothing_twice(store: SqlStore, url: str) -> None:
+    writer = source(url=url).writer(WITH_IDS, overwrite=False)
+    for _ in range(2):
+        assert writer.write(batch({"id": "a", "message": "1"}, {"id": "b", "message": "2"})).messages == 2  # type: ignore
+    assert store.count()["available"] == 2
+
+
+def test_rows_without_an_id_get_one_that_another_try_makes_again_in_whatever_order(store: SqlStore, url: str) -> None:
+    writer = source(url=url).writer(CONTENTS, overwrite=False)
+    one, two = {"message": "one"}, {"message": "two"}
+    writer.write(batch(one, one, two))
+    writer.write(batch(two, one, one))
+    assert sorted(message.content for message in store.claim(10)) == ["one", "one", "two"]
+    another = source(url=url).writer(CONTENTS, overwrite=False)
+    another.write(batch(one))
+    assert [message.content for message in store.claim(10)] == ["one"]
+
+
+def test_a_store_can_be_copied_into_another(store: SqlStore, url: str, tmp_path: Path) -> None:
+    original = [
+        Message("a", {"n": 1}, headers={"h": [1]}, subject="s", priority=3, correlation_id="c"),
+        Message("b", b"bytes"),
+        Message("c", "123"),
+    ]
+    store.store_many(original)
+    reader = source(url=url).reader(t.StructType())
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in rows(reader)[0]])
+    target = f"sqlite:///{tmp_path}/copy.db?store=copy"
+    writer = source(url=target).writer(schema, overwrite=False)
+    for part in reader.partitions():
+        writer.write(reader.read(part))
+
+    with open_store(target) as copy:
+        found = {message.id: message for message in copy.claim(10)}
+    for message in original:
+        twin = found[message.id]
+        for field in ("content", "headers", "subject", "priority", "correlation_id"):
+            assert getattr(twin, field) == getattr(message, field)
+
+
+def test_structs_and_maps_become_json(store: SqlStore, url: str) -> None:
+    kind = pa.struct([("n", pa.int32()), ("tags", pa.list_(pa.string()))])
+    table = pa.table(
+        {
+            "message": pa.array([{"n": 1, "tags": ["x"]}], kind),
+            "headers": pa.array([[("k", "v")]], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    schema = t.StructType(
+        [
+            t.StructField("message", t.StructType([t.StructField("n", t.IntegerType())])),
+            t.StructField("headers", t.MapType(t.StringType(), t.StringType())),
+        ]
+    )
+    source(url=url).writer(schema, overwrite=False).write(iter(table.to_batches()))
+    (message,) = store.claim(1)
+    assert (message.content, message.headers) == ({"n": 1, "tags": ["x"]}, {"k": "v"})
+
+
+def test_what_cannot_be_written_is_refused_before_any_row(url: str) -> None:
+    wrong = t.StructType([*CONTENTS.fields, t.StructField("colour", t.StringType())])
+    with pytest.raises(ConfigurationError, match="colour"):
+        source(url=url).writer(wrong, overwrite=False)
+    with pytest.raises(ConfigurationError, match="append"):
+        source(url=url).writer(CONTENTS, overwrite=True)
+    with pytest.raises(ConfigurationError, match="column `id`"):
+        source(url=url).streamWriter(CONTENTS, overwrite=False)

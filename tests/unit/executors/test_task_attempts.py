@@ -1,0 +1,154 @@
+"""Tasks that Spark runs again, or twice at once: the ledger has one row per message, and counts what was delivered."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from homing.errors import LeaseLostError, StoreUnavailableError
+from homing.ledger import DELIVERED, Entry, Fence
+from homing.spark import steps
+from homing.spark.columns import STORED, to_batch
+from homing.spark.recorder import Recorder
+from homing.stores import open_store
+from homing.stores.sql import SqlLedger, SqlStore
+
+MODULE = """
+import threading
+from homing import HandlerChain, destination
+
+calls = []
+meet = None
+
+
+@destination
+def crm(number: int):
+    calls.append(number)
+    if meet is not None and number % 10 == 0:
+        meet.wait()
+
+
+chain = HandlerChain("orders", destinations_flow=crm)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "orders_tried_again.py").write_text(MODULE)
+    import orders_tried_again  # type: ignore[import-not-found]
+
+    yield orders_tried_again
+    del sys.modules["orders_tried_again"]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/orders.db?store=orders"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[SqlStore]:
+    with open_store(url) as opened:
+        assert isinstance(opened, SqlStore)
+        yield opened
+
+
+def processed(store: SqlStore, url: str, number: int) -> tuple[steps.Task, list[pa.RecordBatch]]:
+    """A step's task, and its messages in batches of ten."""
+    store.store_many(range(number))
+    held = store.lease_batch(number, batch_id="run", lease=600)
+    assert held is not None
+    task = steps.Task("orders_tried_again:chain", url, store.ledger().open_step("run", "deliver.crm", 600))
+    stored = to_batch(store.batch_rows(held), STORED)
+    parts = [stored.slice(start, 10) for start in range(0, number, 10)]
+    return task, list(steps.process(task, iter(parts)))
+
+
+def deliver(task: steps.Task, batches: Iterator[pa.RecordBatch]) -> None:
+    for _ in steps.deliver(task, "crm", batches):
+        pass
+
+
+def assert_counted(store: SqlStore, module: Any) -> None:
+    """One row per message, with as many deliveries as were made."""
+    made = Counter(module.calls)
+    ids = [message_id for message_id, _, _ in store.states()]
+    entries = store.ledger().entries(ids)
+    assert [list(entries[message_id]) for message_id in ids] == [["crm"]] * len(ids)
+    counted = [entries[message_id]["crm"].deliveries for message_id in ids]
+    assert counted == [made[number] for number in range(len(ids))]
+
+
+def test_a_task_that_is_tried_again_delivers_only_what_was_not_recorded(module: Any, store: SqlStore, url: str) -> None:
+    task, batches = processed(store, url, 40)
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        yield from batches[:2]
+        raise ConnectionError("the executor that has the rest is gone")
+
+    with pytest.raises(ConnectionError):
+        deliver(task, interrupted())
+    deliver(task, iter(batches))
+
+    assert sorted(module.calls) == list(range(40))
+    assert_counted(store, module)
+
+
+def test_two_copies_of_a_task_at_once_are_one_row_per_message_and_every_delivery_counted(
+    module: Any, store: SqlStore, url: str
+) -> None:
+    task, batches = processed(store, url, 20)
+    module.meet = threading.Barrier(2, timeout=60)  # so that neither can see what the other recorded
+    copies = [threading.Thread(target=deliver, args=(task, iter(batches))) for _ in range(2)]
+    for copy in copies:
+        copy.start()
+    for copy in copies:
+        copy.join()
+
+    assert Counter(module.calls) == dict.fromkeys(range(20), 2)
+    assert_counted(store, module)
+
+
+def test_a_task_whose_step_was_taken_over_records_nothing_more(module: Any, store: SqlStore, url: str) -> None:
+    task, batches = processed(store, url, 20)
+    successor = replace(task, fence=store.ledger().open_step("run", "deliver.crm", 600))
+    with pytest.raises(LeaseLostError):
+        deliver(task, iter(batches))
+    assert store.ledger().entries(row["id"] for row in batches[0].to_pylist()) == {}
+    module.calls.clear()
+    deliver(successor, iter(batches))
+    assert_counted(store, module)
+
+
+class Forgetful(SqlLedger):
+    """A ledger whose answer is lost once, after the commit."""
+
+    lost = False
+
+    def record(self, fence: Fence, entries: Any) -> None:
+        rows = list(entries)
+        super().record(fence, rows)
+        if rows and not self.lost:
+            self.lost = True
+            raise StoreUnavailableError("the connection broke")
+
+
+def test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counted_once(store: SqlStore) -> None:
+    ledger = Forgetful(store._database, store.name)
+    fence = ledger.open_step("run", "deliver.crm", 600)
+    with Recorder(ledger, fence) as recorder:
+        recorder.add(Entry("m", "crm", DELIVERED, batch_id="run"))
+        with pytest.raises(StoreUnavailableError):
+            recorder._flush()
+        recorder.add(Entry("n", "crm", DELIVERED, batch_id="run"))
+    entries = ledger.entries(["m", "n"])
+    assert [(entries[name]["crm"].deliveries, entries[name]["crm"].attempts) for name in "mn"] == [(1, 1), (1, 1)]
