@@ -10,7 +10,7 @@ from typing import Any
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import BASE64, Message, decode, encode
-from homing.pipeline.failure import as_json, build_record, read_record
+from homing.pipeline.failure import as_json, build_record, is_record, read_record
 from homing.stores.sql import rows
 
 #: Marks a message whose content is a failure record.
@@ -43,24 +43,25 @@ def origin_of(row: Row) -> Origin:
 
 def is_failure(row: Row) -> bool:
     """Whether this row is the record of a message's failure, and not the message itself."""
-    return bool(row["content_type"] == FAILURE_TYPE)
+    return _record_in(row) is not None
 
 
 def message_id(row: Row) -> str:
     """The id of the message this row is about."""
-    return str(_content(row)["message"]["id"]) if row["content_type"] == FAILURE_TYPE else row["id"]
+    record = _record_in(row)
+    return row["id"] if record is None else str(record["message"]["id"])
 
 
 def batch_of(row: Row) -> str:
     """The batch that message came in."""
-    return (_content(row)["batch_id"] if row["content_type"] == FAILURE_TYPE else row["batch_id"]) or ""
+    record = _record_in(row)
+    return (row if record is None else record).get("batch_id") or ""
 
 
 def life(row: Row) -> int:
     """Which message of that id: see `Entry.life`."""
-    if row["content_type"] == FAILURE_TYPE:
-        return int(_content(row)["message"].get("sequence_number") or 0)
-    return int(row["sequence"])
+    record = _record_in(row)
+    return int(row["sequence"] if record is None else record["message"].get("sequence_number") or 0)
 
 
 def dead_letter_id(store: str, message_id: str) -> str:
@@ -104,6 +105,18 @@ def _content(row: Row) -> Any:
     return decode(row["encoding"], row["message"], row["id"])
 
 
+def _record_in(row: Row) -> dict[str, Any] | None:
+    """The failure record this row holds; None for any other message, and for one that only says it holds one: that is
+    an author's like any other, and must not hold up its batch."""
+    if row["content_type"] != FAILURE_TYPE:
+        return None
+    try:
+        content = _content(row)
+    except UnreadableMessageError:
+        return None
+    return content if is_record(content) else None
+
+
 def _store_error(row: Row) -> dict[str, Any]:
     description = row["dead_letter_description"] or row["dead_letter_reason"]
     return {"type": row["dead_letter_reason"], "message": description, "handler": "store", "stack": "", "attempt": 1}
@@ -116,8 +129,8 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -
     snapshot = {flow: entry.snapshot for flow, entry in entries.items() if flow in errors}
     if row["dead_letter_reason"]:
         errors[SOURCE_FLOW] = _store_error(row)
-    if row["content_type"] == FAILURE_TYPE:
-        record: dict[str, Any] = _content(row)
+    record = _record_in(row)
+    if record is not None:
         return {
             **record,
             "errors": errors or record["errors"],

@@ -56,6 +56,13 @@ class _Written(msgspec.Struct):
     batch_id: str | None = None
 
 
+class _Named(msgspec.Struct):
+    """What the delivery protocol needs of the message in a record, be the rest unreadable."""
+
+    id: str
+    sequence_number: int | None = None
+
+
 def build_record(
     message: Message,
     properties: Mapping[str, Any] | None,
@@ -107,6 +114,17 @@ def read_record(content: Any) -> FailureRecord:
         batch_id=written.batch_id,
         chain=written.chain,
     )
+
+
+def is_record(content: Any) -> bool:
+    """Whether this content is a failure record of ours, though the message in it may not be readable."""
+    try:
+        written = msgspec.convert(content, _Written)
+        message = msgspec.convert(written.message, _Named)
+    except msgspec.ValidationError:
+        return False
+    told = all({"type", "handler", "message"} <= error.keys() for error in written.errors.values())
+    return told and bool(message.id) and (written.homing, written.version) == (MARK, VERSION)
 
 
 def done_of(content: Any, chain: str) -> dict[str, Any] | None:

@@ -36,7 +36,10 @@ class Options:
 
 def parse_url(url: str) -> tuple[str, Options]:
     """The name and the options; raises ConfigurationError for a bad one."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigurationError("this is not a URL such as memory://orders") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     names = {name for name in (parts.netloc + parts.path, options.pop("store", "")) if name}
     name = names.pop() if len(names) == 1 else ""

@@ -273,4 +273,9 @@ def _explained(reason: str, description: str | None, source: str | None) -> dict
 
 
 def _datetime(microseconds: Any) -> datetime | None:
-    return _EPOCH + timedelta(microseconds=microseconds) if isinstance(microseconds, int) else None
+    if not isinstance(microseconds, int):
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None  # a stranger may say anything

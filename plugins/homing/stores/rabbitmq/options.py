@@ -46,7 +46,11 @@ class Options:
 
 def parse_url(url: str) -> tuple[Any, Options]:
     """Connection parameters and options; raises ConfigurationError, which never repeats the URL."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Without the cause, whose text repeats the part of the URL that holds the password.
+        raise ConfigurationError("this is not an AMQP URL such as amqp://host/?store=orders") from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     ours = {key: query.pop(key) for key in list(query) if key not in _PIKA}
     options = _options(ours)
@@ -54,7 +58,7 @@ def parse_url(url: str) -> tuple[Any, Options]:
     settings = {key: value for key, value in settings.items() if value is not None}
     try:
         parameters = pika.URLParameters(urlunsplit(parts._replace(query=urlencode(settings))))
-    except (TypeError, ValueError) as error:
+    except (SyntaxError, TypeError, ValueError) as error:  # SyntaxError: pika evaluates ssl_options
         raise ConfigurationError(f"this is not an AMQP URL such as amqp://host/?store=orders: {error}") from error
     parameters.client_properties = {"connection_name": f"homing {options.name}"}
     return parameters, options

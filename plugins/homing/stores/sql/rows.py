@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from homing import message as m
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import Message
+from homing.stores.incoming import refuse_unfit
 from homing.stores.sql.database import NANOSECONDS
 
 _MAX_ID = 255
@@ -52,6 +53,7 @@ def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence
         raise UnstorableContentError(f"a message id is a text of 1 to {_MAX_ID} characters, not {message.id!r:.60}")
     if type(message.priority) is not int or not -(2**31) <= message.priority < 2**31:
         raise UnstorableContentError(f"a priority is a whole number of 32 bits, not {message.priority!r:.60}")
+    refuse_unfit(message)
     row = plain_row(message.id, message.content, now, partitions=0)
     if message.scheduled_at is not None:
         row["time_scheduled"] = to_nanoseconds(message.scheduled_at)

@@ -53,7 +53,7 @@ def open_sql_store(url: str) -> SqlStore:
     """
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError) as error:
         raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from error
     options = read_options(parsed.query)
     rest = parsed.difference_update_query(OPTION_NAMES)

@@ -1,0 +1,70 @@
+"""Thousands of schedules of the delivery protocol, a process killed between any two store calls: nothing is lost.
+
+A schedule is its seed: `python -m tests.simulation --seed N` runs one again and prints it call by call.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.schedule import Schedule
+from tests.simulation.variants import VARIANTS, Variant
+from tests.simulation.world import World
+
+SCHEDULES = 2_000
+
+
+def first_caught(variant: Variant, schedules: int) -> tuple[int, list[str]] | None:
+    """The first seed under which the checker finds something, and what."""
+    with pytest.MonkeyPatch.context() as patch:
+        variant.patch(patch)
+        world = World()
+        for seed in range(schedules):
+            problems = Schedule(world, seed, batch_type=variant.batch_type).run()
+            if problems:
+                return seed, problems
+    return None
+
+
+def test_no_schedule_loses_a_message_or_leaves_one_stuck() -> None:
+    caught = first_caught(VARIANTS["sound"], SCHEDULES)
+
+    assert caught is None, f"again: python -m tests.simulation --seed {caught[0]}\n" + "\n".join(caught[1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_process_may_die_between_any_two_store_calls(seed: int) -> None:
+    world = World()
+    whole = Schedule(world, seed, crash_at=0)
+    assert whole.run() == []
+    calls = whole.calls
+
+    for call in range(1, calls + 1):
+        problems = Schedule(world, seed, crash_at=call).run()
+        again = f"again: python -m tests.simulation --seed {seed} --crash-at {call}\n"
+        assert problems == [], again + "\n".join(problems)
+    assert calls > 50
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "sound"])
+def test_a_protocol_that_is_broken_on_purpose_is_caught(name: str) -> None:
+    assert first_caught(VARIANTS[name], 5 * SCHEDULES) is not None
+
+
+def test_a_schedule_takes_the_same_course_on_sqlite_as_on_the_model(tmp_path: Path) -> None:
+    model, sqlite = World(), World(tmp_path)
+    for seed in range(8):
+        expected, seen = Schedule(model, seed), Schedule(sqlite, seed)
+
+        assert (seen.run(), seen.trace) == (expected.run(), expected.trace), f"seed {seed}"
+    sqlite.close()
+
+
+def test_a_seed_is_the_whole_schedule() -> None:
+    first, second = Schedule(World(), 7), Schedule(World(), 7)
+    first.run()
+    second.run()
+
+    assert first.trace == second.trace

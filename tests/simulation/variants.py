@@ -1,0 +1,60 @@
+"""The protocol, deliberately broken: what the simulation must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from homing.delivery import Batch
+from homing.stores.sql import SqlLedger
+from tests.simulation.model import ModelLedger
+from tests.simulation.processes import Process
+
+
+class AcknowledgesBeforeTheCopy(Batch):
+    """A failed message is acknowledged, and only then copied to where it is to wait."""
+
+    def _move(self, held: Any, moving: Any, found: Any, to: Any) -> None:
+        make = self._dead_letter if to is self._stores.dead_letters else self._failure
+        if moving:
+            self._finish(held, moving)
+            self._copy([make(row, found.entries[row["id"]]) for row in moving], to)
+
+
+def ledger_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was given up goes on recording, and so goes on delivering."""
+    for ledger in (ModelLedger, SqlLedger):
+        patch.setattr(ledger, "_check", lambda *_: None)
+
+
+def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
+    """The ledger is told of a delivery that is yet to be made."""
+    send = Process._send
+
+    def noted_first(self: Process, message_id: str, flow: str) -> str:
+        rows = [about for about, _ in self._rows(flow) if about.message_id == message_id]
+        fence = self.ledger.open_step(self.run_id, f"note.{flow}", 600)
+        self.ledger.record(fence, [type(one)(**{**vars(one), "state": "delivered"}) for one in rows])
+        self.ledger.close_step(fence)
+        return send(self, message_id, flow)
+
+    patch.setattr(Process, "_send", noted_first)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a schedule is run: with which `Batch`, and what is changed before."""
+
+    batch_type: type[Batch] = Batch
+    patch: Callable[[pytest.MonkeyPatch], None] = lambda _: None
+
+
+VARIANTS = {
+    "sound": Variant(),
+    "acknowledge-first": Variant(AcknowledgesBeforeTheCopy),
+    "no-fence": Variant(patch=ledger_without_a_fence),
+    "note-first": Variant(patch=note_before_delivering),
+}
