@@ -51,12 +51,15 @@ class DestinationFlow:
 
         Raises the HandlerError of the handler that failed. A processor that drops ends only this delivery.
         """
-        own = ctx.copy()
-        try:
-            for processor in self.processors:
-                process(processor, own)
-        except Drop:
-            return Delivery(self.name, FILTERED)
+        own = ctx
+        if self.processors:
+            # Without any, the copies that every attempt of the destination gets are enough.
+            own = ctx.copy()
+            try:
+                for processor in self.processors:
+                    process(processor, own)
+            except Drop:
+                return Delivery(self.name, FILTERED)
         if self.destination.batch is None:
             return deliver(self.destination, own)
         return _one(deliver_batch(self.destination, [own]))

@@ -42,13 +42,16 @@ def is_person(error: BaseException) -> bool:
 
 def process(handler: Handler, ctx: MessageContext) -> None:
     """Runs one processor and applies what it returned to the context. Raises Drop or HandlerError."""
-    handler = _follow_routers(handler, ctx)
-    if handler.kind == PROCESSOR_ROUTER:
-        return
+    kind = handler.kind
+    if kind == PROCESSOR_ROUTER:
+        handler = _follow_routers(handler, ctx)
+        kind = handler.kind
+        if kind == PROCESSOR_ROUTER:
+            return
     returned = call(handler, ctx)
-    if handler.kind == TRANSFORMER:
+    if kind == TRANSFORMER:
         _replace_content(handler, ctx, returned)
-    elif handler.kind == FILTER:
+    elif kind == FILTER:
         if type(returned) is not bool:
             raise rubbish(handler, ctx, returned, "a filter returns True or False")
         if not returned:

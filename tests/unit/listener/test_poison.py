@@ -18,7 +18,7 @@ from homing.listener.board import Board
 from homing.message import ACKNOWLEDGED, DEAD
 from homing.store import Store
 
-LEASE = 0.8
+LEASE = 1.0
 
 
 @pytest.fixture
