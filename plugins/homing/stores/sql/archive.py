@@ -100,7 +100,7 @@ class Archive:
     def _existing(self, connection: Connection) -> list[int]:
         children = sa.text(
             "SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid "
-            "WHERE inhparent = to_regclass(:parent) ORDER BY child.relname"
+            "WHERE inhparent = to_regclass(:parent) AND child.relname ~ '_[0-9]{8}$' ORDER BY child.relname"
         )
         names = connection.execute(children, {"parent": f'"{self.table.name}"'}).scalars()
         dates = [datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=timezone.utc) for name in names]
