@@ -336,6 +336,7 @@ def bench_postgresql(server: PostgreSQL, rounds: int) -> Iterator[list[str]]:
         connection = stack.enter_context(psycopg.connect(where, autocommit=True))
         store = stack.enter_context(opened(f"{server.url}?store=kept"))
         removing = stack.enter_context(opened(f"{server.url}?store=removed&acknowledged=removed"))
+        archiving = stack.enter_context(opened(f"{server.url}?store=archived&acknowledged=archived"))
         connection.execute(_BARE_PG)
         why_not = install_pgmq(connection)
         kept = [Case("PostgreSQL: claim + settle of 1,000, kept", store_cycle(store))]
@@ -346,8 +347,10 @@ def bench_postgresql(server: PostgreSQL, rounds: int) -> Iterator[list[str]]:
             for cases, verb in ((kept, "archive"), (removed, "delete")):
                 cases.append(Case(f"pgmq's client, read + {verb}", cycle_pgmq_client(stack, server.port, verb)))
                 cases.append(Case(f"pgmq's SQL on bare psycopg, read + {verb}", cycle_pgmq(connection, verb)))
-        take_turns([*kept, *removed], rounds)
+        archived = Case("PostgreSQL: claim + settle of 1,000, archived", store_cycle(archiving))
+        take_turns([*kept, *removed, archived], rounds)
         yield from lines(kept, ["≥ 0.7", "≥ 1.3", ""])
+        yield from lines([archived, *kept[1:]], ["", "", ""])
         yield from lines(removed, ["≥ 0.7", "≥ 1.3", ""])
         yield from lines([kept[0], *removed[1:]], ["", "", ""])
         if why_not is not None:

@@ -32,7 +32,9 @@ class Archive:
         self._messages = messages
         self.table = archive_table(messages)
         self._days: set[int] = set()
-        self._required = self._there = False
+        self._required = False
+        #: Whether it was there once, and so always will be.
+        self.seen = False
 
     def require(self) -> None:
         """Has the table made, with the next transaction, where there is none: only those who archive need one."""
@@ -42,10 +44,10 @@ class Archive:
 
     def is_there(self, connection: Connection) -> bool:
         """Whether anybody ever archived something."""
-        if not self._there:
+        if not self.seen:
             found = sa.select(sa.func.to_regclass(f'"{self.table.name}"').is_not(None))
-            self._there = bool(connection.execute(found).scalar_one())
-        return self._there
+            self.seen = bool(connection.execute(found).scalar_one())
+        return self.seen
 
     def prepare(self, now: int) -> None:
         """Makes sure that there is room for what is acknowledged now."""
@@ -100,7 +102,7 @@ class Archive:
     def _existing(self, connection: Connection) -> list[int]:
         children = sa.text(
             "SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid "
-            "WHERE inhparent = to_regclass(:parent) ORDER BY child.relname"
+            "WHERE inhparent = to_regclass(:parent) AND child.relname ~ '_[0-9]{8}$' ORDER BY child.relname"
         )
         names = connection.execute(children, {"parent": f'"{self.table.name}"'}).scalars()
         dates = [datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=timezone.utc) for name in names]

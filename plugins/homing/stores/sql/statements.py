@@ -21,8 +21,9 @@ class Statements:
     def get(self, build: Callable[..., Built], *depends_on: Hashable) -> Built:
         """What `build` makes of this, now or before."""
         key = (build.__name__, *depends_on)
-        if key not in self._built:
+        found = self._built.get(key)
+        if found is None:
             if len(self._built) >= _KEPT:
                 self._built.clear()
-            self._built[key] = build(*depends_on)
-        return self._built[key]  # type: ignore[no-any-return]
+            found = self._built[key] = build(*depends_on)
+        return found

@@ -404,7 +404,8 @@ class SqlStore(Store):
         done, undone = list(compress(messages, outcomes)), list(compress(messages, map(not_, outcomes)))
         properties = self._live.current() if transaction is None else self._options.properties
         changes = [(done, self._settlements.finish(properties)), (undone, self._settlements.release(properties))]
-        self._settlements.apply([change for change in changes if change[0]], transaction)
+        if messages:
+            self._settlements.apply([change for change in changes if change[0]], transaction)
         if transaction is None:
             self._forget(messages)
 

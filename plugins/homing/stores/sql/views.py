@@ -42,11 +42,12 @@ class Views:
         """What `ask` makes of every message there is, archived ones included."""
 
         def work(connection: Connection) -> Result:
-            if self._archive is None or self._archive.is_there(connection):
-                return ask(connection, self._all)
-            found = ask(connection, self._table)
-            # Somebody may just have archived the first one.
-            return ask(connection, self._all) if self._archive.is_there(connection) else found
+            if self._archive is None or not self._archive.seen:
+                found = ask(connection, self._table)
+                # Only now: somebody may be archiving the first one.
+                if self._archive is None or not self._archive.is_there(connection):
+                    return found
+            return ask(connection, self._all)
 
         return self._database.read(work)
 
