@@ -247,7 +247,7 @@ def test_a_message_that_was_never_received_cannot_be_settled(bus: Bus) -> None:
 
 
 def test_a_lock_that_ran_out_settles_nothing_and_the_message_comes_again(bus: Bus) -> None:
-    queue = bus.queue(lock_duration=1.5)
+    queue = bus.queue(lock_duration=2.5)
     bus.sender(queue=queue).send_payload("a")
     slow = bus.receiver(queue=queue, max_auto_lock_renew_duration=0)
     quick = bus.receiver(queue=queue)
@@ -264,29 +264,29 @@ def test_a_lock_that_ran_out_settles_nothing_and_the_message_comes_again(bus: Bu
 
 
 def test_a_lock_is_renewed_while_the_work_goes_on(bus: Bus) -> None:
-    queue = bus.queue(lock_duration=1.5)
+    queue = bus.queue(lock_duration=3)
     bus.sender(queue=queue).send_payload("long work")
     busy, idle = bus.receiver(queue=queue), bus.receiver(queue=queue)
     message = get(busy)
 
-    assert idle.receive(server_wait_time=3.5) is None
+    assert idle.receive(server_wait_time=4.5) is None
 
     busy.complete(message)
     assert nothing(idle)
 
 
 def test_a_lock_can_be_renewed_by_hand(bus: Bus) -> None:
-    queue = bus.queue(lock_duration=2)
+    queue = bus.queue(lock_duration=3)
     bus.sender(queue=queue).send_payload("a")
     receiver = bus.receiver(queue=queue, max_auto_lock_renew_duration=0)
     message = get(receiver)
     assert message.locked_until is not None
-    time.sleep(1.0)
+    time.sleep(1.5)
 
     until = receiver.renew_lock(message)
 
     assert until > message.locked_until
-    time.sleep(1.2)
+    time.sleep(1.8)
     receiver.complete(message)
 
 

@@ -48,12 +48,11 @@ def open_place(place: Place) -> Iterator[Callable[..., Store]]:
         return opened[-1]
 
     yield open_one
-    closing = [threading.Thread(target=store.close, daemon=True) for store in opened]
-    for thread in closing:
-        thread.start()
-    if not place.subject.closes_slowly:
-        for thread in closing:
-            thread.join()
+    for store in opened:
+        if place.subject.closes_slowly:
+            threading.Thread(target=store.close, daemon=True).start()
+        else:
+            store.close()
 
 
 @pytest.fixture

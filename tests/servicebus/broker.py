@@ -170,7 +170,6 @@ class Queue:
 class Subscription:
     queue: Queue
     rules: dict[str, Rule] = field(default_factory=dict)
-    xml: dict[str, str] = field(default_factory=dict)
 
 
 class Topic:

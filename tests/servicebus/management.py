@@ -63,8 +63,6 @@ def _renew(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def _peek(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    from tests.servicebus.server import wire
-
     queue = broker.receivable(path)
     found = [
         {"message": wire(entry, locked=False)}
@@ -75,8 +73,6 @@ def _peek(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def _receive_deferred(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    from tests.servicebus.server import wire
-
     queue = broker.receivable(path)
     found: list[Entry] = []
     for number in body["sequence-numbers"]:
@@ -120,6 +116,20 @@ def _renew_session(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int
         if entry.token is not None and entry.session == body["session-id"]:
             entry.locked_until = hold.until
     return 200, {"expiration": Timestamp(int(hold.until * 1000))}
+
+
+def wire(entry: Entry, *, locked: bool) -> bytes:
+    """A message as it goes to a receiver."""
+    annotations: dict[str, Any] = {
+        "x-opt-sequence-number": entry.sequence,
+        "x-opt-enqueue-sequence-number": entry.enqueued_sequence,
+        "x-opt-enqueued-time": Timestamp(int(entry.enqueued * 1000)),
+        "x-opt-message-state": Int(entry.state),
+    }
+    if locked:
+        annotations["x-opt-locked-until"] = Timestamp(int(entry.locked_until * 1000))
+    delivery = {"x-opt-lock-token": entry.token} if locked else None
+    return entry.letter.encoded(delivery_count=entry.delivery_count, annotations=annotations, delivery=delivery)
 
 
 _OPERATIONS = {

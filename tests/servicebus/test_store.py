@@ -28,9 +28,9 @@ from tests.servicebus.server import ServiceBusServer
 
 @pytest.fixture
 def name(servicebus: ServiceBusServer) -> str:
-    """A queue whose locks last two seconds."""
+    """A queue whose locks last three seconds."""
     made = f"q{uuid.uuid4().hex[:12]}"
-    servicebus.call(lambda: servicebus.broker.make_queue(made, Settings(lock_duration=2.0, max_delivery_count=3)))
+    servicebus.call(lambda: servicebus.broker.make_queue(made, Settings(lock_duration=3.0, max_delivery_count=3)))
     return made
 
 
@@ -58,7 +58,7 @@ def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusSt
     store.store("long work", id="m1")
     message = take(store)
 
-    time.sleep(4.5)  # twice the lock, well within the lease
+    time.sleep(4.5)  # longer than the lock, well within the lease
 
     store.acknowledge(message)
     assert store.retrieve() is None

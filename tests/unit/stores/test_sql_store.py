@@ -404,3 +404,18 @@ def test_many_processes_share_a_store_out_and_each_message_is_delivered_once(url
 
     assert sorted(seen, key=int) == [str(n) for n in range(200)]
     assert all(worker.returncode == 0 for worker in workers)
+
+
+def test_expiring_keeps_aside_what_outlived_its_time_and_nobody_holds(store: SqlStore, clock: Clock) -> None:
+    for name in ("held", "old"):
+        store.store(Message(name, name, time_to_live=timedelta(seconds=5)))
+    store.store("for ever", id="for ever")
+    held = store.claim(1, lease=60)
+    clock.advance(6)
+
+    assert store.expire() == 1
+    assert store.expire() == 0
+
+    assert [(dead.id, dead.dead_letter_reason) for dead in store.browse(state="dead")] == [("old", "expired")]
+    store.settle(held)
+    assert [message.id for message in store.claim(5)] == ["for ever"]

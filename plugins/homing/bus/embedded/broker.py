@@ -23,10 +23,11 @@ from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
 from homing.bus.rules import copies
-from homing.errors import ConfigurationError, NoSuchEntityError
+from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableContentError
 from homing.store import EXPIRED
 from homing.stores.sql import SqlStore
 from homing.stores.sql.database import NANOSECONDS
+from homing.stores.sql.rows import envelope
 from homing.stores.sql.store import open_sql_store
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ Result = TypeVar("Result")
 TTL_EXPIRED = "TTLExpiredException"
 NO_TARGET = "ForwardTargetNotFound"
 NO_SESSION = "SessionIdMissing"
+RULE_FAILED = "FilterEvaluationException"
 
 _TURN = "turn to pass on"  # what is held while passing on
 _PASSED_ON = 100  # messages passed on in one transaction
@@ -179,9 +181,9 @@ class EmbeddedBroker(Broker):
         """Where a message that leaves this entity goes, and the copy for it; what cannot arrive is a dead letter."""
         if isinstance(entry.entity, Topic):
             return [
-                (subscription, _fitting(subscription, copy))
+                (subscription, copy)
                 for subscription in self.catalog.subscriptions(connection, entry.entity.path)
-                for copy in copies(subscription.rules, message)
+                for copy in _copies(subscription, message)
             ]
         try:
             target = self.catalog.find(connection, str(entry.entity.forward_to))
@@ -273,6 +275,17 @@ def _explained(message: Message, reason: str, description: str | None, entry: En
         dead_letter_error_description=description,
         dead_letter_source=entry.entity.path,
     )
+
+
+def _copies(subscription: Entry, message: Message) -> list[Message]:
+    """What a subscription gets of a message; a dead letter where its rules fail, which must hold up nobody else."""
+    try:
+        found = copies(subscription.rules, message)
+        for copy in found:
+            envelope(rows.to_store(copy, "", in_session=False, expires=False))
+    except (ArithmeticError, UnstorableContentError) as error:
+        return [_explained(message, RULE_FAILED, str(error), subscription)]
+    return [_fitting(subscription, copy) for copy in found]
 
 
 def _fitting(entry: Entry, message: Message) -> Message:

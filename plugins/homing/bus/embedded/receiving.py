@@ -53,7 +53,7 @@ class EmbeddedReceiveLink(ReceiveLink):
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
-            self._store(self._entry()).wait(min(left, _LOOK_AGAIN))
+            retrying(self._options.retry, lambda left=left: self._store(self._entry()).wait(min(left, _LOOK_AGAIN)))  # type: ignore[misc]
             time.sleep(_PAUSE)  # what is due may be another session's, or just be taken by somebody else
 
     def _look(self, limit: int) -> list[Message]:

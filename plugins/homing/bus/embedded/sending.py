@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,10 +14,12 @@ from homing.bus.embedded.retrying import retrying
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
-from homing.errors import ConfigurationError, NoSuchMessageError, TooLargeError
+from homing.errors import ConfigurationError, NoSuchMessageError, StoreError, TooLargeError
 
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedSendLink(SendLink):
@@ -29,7 +32,14 @@ class EmbeddedSendLink(SendLink):
         entry = self._entry()
         self._store(entry, [self._prepared(entry, message) for message in messages])
         if entry.passes_on:
+            self._pass_on(entry)
+
+    def _pass_on(self, entry: Entry) -> None:
+        try:
             self._broker.pass_on(entry)
+        except StoreError as error:
+            # What was sent is durable: to raise would have it sent again. Who receives behind it passes it on.
+            log.warning("what was sent to %r is passed on later: %s", self._path, error)
 
     def schedule(self, message: Message, at: datetime) -> int:
         entry = self._entry()

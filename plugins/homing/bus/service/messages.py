@@ -9,7 +9,8 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 
 from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
-from homing.stores.servicebus.bodies import ENCODING, read_body, read_properties, write_body
+from homing.errors import UnreadableMessageError
+from homing.stores.servicebus.bodies import ENCODING, raw_body, read_body, read_properties, write_body
 
 # What the service writes among the properties of a dead letter.
 _SERVICES_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -47,8 +48,12 @@ def to_bus(
         for name in _SERVICES_OWN:
             properties.pop(name, None)
     life = received.time_to_live
+    try:
+        body = read_body(received, encoding)
+    except UnreadableMessageError:
+        body = raw_body(received)  # somebody else has to be able to look at it, and to settle it
     return Message(
-        body=read_body(received, encoding),
+        body=body,
         content_type=received.content_type or "",
         message_id=None if received.message_id is None else str(received.message_id),
         to=received.to,

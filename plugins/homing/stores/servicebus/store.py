@@ -96,6 +96,7 @@ class ServiceBusStore(Store):
 
     def retrieve(self) -> Message | None:
         with self._lock:
+            self.tend()  # who retrieves without a pause would keep the keeper from it
             while True:
                 with self._translated("retrieve from"):
                     self._receiver()
