@@ -82,9 +82,15 @@ def encode(content: Any) -> Encoded:
 
     Raises UnstorableContentError, with the path of the offending value, for anything but JSON, str and bytes.
     """
+    if type(content) is not bytes:
+        _refuse_fault(content, "content", "JSON values, str or bytes")
+    return encode_accepted(content)
+
+
+def encode_accepted(content: Any) -> Encoded:
+    """The same for a content that is known to be JSON, str or bytes."""
     if type(content) is bytes:
         return Encoded(BASE64, base64.b64encode(content).decode("ascii"))
-    _refuse_fault(content, "content", "JSON values, str or bytes")
     # PostgreSQL has no NUL in its text type, so such a string travels as JSON, where it is escaped.
     if isinstance(content, str) and "\0" not in content:
         return Encoded(TEXT, content)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from homing.binding import bind
 from homing.calling.content import accept, accept_json, clone, is_mutable
 from homing.errors import BindingError, UnstorableContentError
-from homing.message import Message, encode
+from homing.message import Encoded, Message, encode, encode_accepted, encode_json
 
 T = TypeVar("T")
 
@@ -125,6 +125,10 @@ class MessageContext:
         """
         self._content = accept(content)
         self._shown_content = _UNSET
+
+    def write_down(self) -> tuple[Encoded, str]:
+        """Content and properties as they travel to another process; both were looked at when they came in here."""
+        return encode_accepted(self._content), encode_json(self._properties) if self._properties else "{}"
 
     def processed_message(self) -> Message:
         """The message with the content as it is now."""

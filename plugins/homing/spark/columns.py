@@ -98,4 +98,8 @@ def tuples_to_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Reco
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows of an Arrow batch."""
-    yield from batch.to_pylist()
+    names, empty = batch.schema.names, [None] * batch.num_rows
+    # Most columns of most batches are empty, and need not be turned into Python objects one by one.
+    columns = [empty if column.null_count == batch.num_rows else column.to_pylist() for column in batch.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))

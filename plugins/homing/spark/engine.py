@@ -77,7 +77,9 @@ class Engine:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
         left = work.published(work_dir, self.batch.run_id)
         if left is None:
-            return self._deliver(flow, self._processed(DataFrame.cache))
+            # Parts that were told from what fails are not to be made twice.
+            whole = native.is_native(self.chain.source.processors)
+            return self._deliver(flow, self._processed(DataFrame.cache if whole else lambda frame: frame))
         return self._deliver(flow, [self._one_by_one(self._parquet(left))] if left else [])
 
     def replay(self) -> Counter[str]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from homing.delivery import records
 from homing.errors import ContentError, UnreadableMessageError
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
-from homing.message import JSON, decode, encode, encode_json
+from homing.message import JSON, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow, Flow, SourceFlow
@@ -87,24 +87,24 @@ def process(task: Task, batches: Iterator[pa.RecordBatch], stop: int | None = No
         for batch in batches:
             messages = list(rows_of(batch))
             known = ledger.entries([records.message_id(row) for row in messages])
-            processed = []
-            for row in messages:
-                entries = of_life(known.get(records.message_id(row), {}), records.life(row))
+            done: dict[int, MessageContext | None] = {}
+            for place, row in enumerate(messages):
+                entries = of_life(known.get(records.message_id(row), {}), records.life(row)) if known else {}
                 before = entries.get(SOURCE_FLOW)
                 if before is None or not (before.state == DROPPED or task.gave_up(before)):
-                    processed.append(_process(source, row, before, recorder))
-            yield to_batch([row for row in processed if row is not None], PROCESSED_COLUMNS)
+                    done[place] = _process(source, row, before, recorder)
+            yield _written(batch, messages, done)
 
 
-def _process(source: SourceFlow, row: Row, before: Entry | None, recorder: Recorder) -> Row | None:
-    """The row after the source flow, or None when the message was dropped or failed."""
+def _process(source: SourceFlow, row: Row, before: Entry | None, recorder: Recorder) -> MessageContext | None:
+    """The message after the source flow, or None when it was dropped or failed."""
     about = Entry(records.message_id(row), SOURCE_FLOW, FAILED, batch_id=records.batch_of(row), life=records.life(row))
 
     def begin() -> MessageContext:
         origin = _origin(row)
         return MessageContext(origin.message, dict(origin.properties))
 
-    done = _run(source, row, begin, about, left_out=DROPPED, recorder=recorder)
+    done = _run(source, begin, about, left_out=DROPPED, recorder=recorder)
     if done is not None and before is not None and not before.done:
         recorder.add(replace(about, state=PROCESSED))
     return done
@@ -122,36 +122,51 @@ def go_on(
             messages = list(rows_of(batch))
             # Whoever planned this left out what a worker died of, unless the crash was in this very flow.
             known = task.ledger().entries([row["id"] for row in messages]) if task.fence.crashed else {}
-            processed = [
-                _run(flow, row, partial(_context, row), _about(row, flow_name), left_out=left_out, recorder=recorder)
-                for row in messages
+            done = {
+                place: _run(flow, partial(_context, row), _about(row, flow_name), left_out=left_out, recorder=recorder)
+                for place, row in enumerate(messages)
                 if not task.gave_up(known.get(row["id"], {}).get(flow_name))
-            ]
-            yield to_batch([row for row in processed if row is not None], PROCESSED_COLUMNS)
+            }
+            yield _written(batch, messages, done)
 
 
 def _run(
-    flow: SourceFlow,
-    row: Row,
-    begin: Callable[[], MessageContext],
-    about: Entry,
-    *,
-    left_out: str,
-    recorder: Recorder,
-) -> Row | None:
-    """The row after these processors, or None when the message was left out by a rule or failed."""
+    flow: SourceFlow, begin: Callable[[], MessageContext], about: Entry, *, left_out: str, recorder: Recorder
+) -> MessageContext | None:
+    """The message after these processors, or None when it was left out by a rule or failed."""
     recorder.begin(about)
     try:
         context = begin()
         flow.run(context)
-        return _processed_row(row, context, about)
     except Drop as drop:
         recorder.add(replace(about, state=left_out, result=str(drop)))
     except HandlerError as error:
         recorder.add(_failure(about, error))
     except ContentError as error:
         recorder.add(replace(about, error=describe(error, "read", 1)))
+    else:
+        return context
     return None
+
+
+def _written(batch: pa.RecordBatch, messages: list[Row], done: dict[int, MessageContext | None]) -> pa.RecordBatch:
+    """What is left of a batch, with the contents and properties as they are now."""
+    kept = {place: context for place, context in done.items() if context is not None}
+    if any(records.is_failure(messages[place]) for place in kept):
+        return to_batch([_unwrapped(messages[place], context) for place, context in kept.items()], PROCESSED_COLUMNS)
+    written = [context.write_down() for context in kept.values()]
+    changed = {
+        "message": [encoded.body for encoded, _ in written],
+        "encoding": [encoded.encoding for encoded, _ in written],
+        "properties": [properties for _, properties in written],
+    }
+    # The other columns stay as they are: most are empty, and making Python objects of them costs the most.
+    rest = batch if len(kept) == batch.num_rows else batch.take(pa.array(list(kept), pa.int64()))
+    columns = [
+        pa.array(changed[field.name], field.type) if field.name in changed else rest.column(field.name).cast(field.type)
+        for field in PROCESSED_COLUMNS
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=PROCESSED_COLUMNS)
 
 
 def _about(row: Row, flow_name: str) -> Entry:
@@ -175,17 +190,18 @@ def _origin(row: Row) -> records.Origin:
     return records.origin_of(row)
 
 
-def _processed_row(row: Row, context: MessageContext, about: Entry) -> Row:
-    encoded = encode(context.get_content())
+def _unwrapped(row: Row, context: MessageContext) -> Row:
+    """The row of the message that this row, perhaps, records a failure of."""
+    encoded, properties = context.write_down()
     return {
         **row,
         **rows.envelope(context.message),
-        "id": about.message_id,
-        "sequence": about.life,
-        "batch_id": about.batch_id,
+        "id": records.message_id(row),
+        "sequence": records.life(row),
+        "batch_id": records.batch_of(row),
         "encoding": encoded.encoding,
         "message": encoded.body,
-        "properties": encode_json(context.to_record()["properties"]),
+        "properties": properties,
     }
 
 
