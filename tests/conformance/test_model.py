@@ -259,7 +259,8 @@ def test_the_store_does_what_the_model_does(place: Place) -> None:
     run_state_machine_as_test(
         lambda: Comparison(place),
         settings=settings(
-            max_examples=5 if place.subject.closes_slowly else 20, stateful_step_count=25, deadline=None, database=None, derandomize=True,
+            max_examples=5 if place.subject.closes_slowly else 20, stateful_step_count=25,
+            deadline=None, database=None, derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """The connection type `homing`: how its form becomes a store URL.
 
-Either the password field holds the whole URL, or `scheme` is set and the URL is put together from the fields.
+Either the password field holds the whole URL, or `scheme` is set and the URL is put together from the fields. A
+connection of the Microsoft provider, of type `azure_service_bus`, is a store too when its extra names a queue.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from homing.stores import check_scheme, resolve_url
 #: The schemes the form offers.
 SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps", "servicebus")
 
+_SERVICE_BUS = "azure_service_bus"
+
 
 class ConnectionFields(Protocol):
     """What of an Airflow connection is looked at; both of Airflow's own Connection classes have it."""
 
     conn_id: Any
+    conn_type: Any
     host: Any
     login: Any
     password: Any
@@ -32,6 +36,8 @@ class ConnectionFields(Protocol):
 def url_of(connection: ConnectionFields) -> str:
     """The store URL of a connection. A secret: never log it. Raises ConfigurationError when its fields make none."""
     fields = dict(connection.extra_dejson or {})
+    if connection.conn_type == _SERVICE_BUS:
+        return _service_bus_url(connection, fields)
     if fields.get("scheme"):
         url = _put_together(connection, fields)
         check_scheme(url)
@@ -41,6 +47,19 @@ def url_of(connection: ConnectionFields) -> str:
             f"the connection {connection.conn_id!r} names no store: put its URL into the password field, or set scheme"
         )
     return resolve_url(connection.password)
+
+
+def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any]) -> str:
+    """The Microsoft provider keeps the connection string in the schema field."""
+    from homing.stores.servicebus.options import url_of as servicebus_url
+
+    queue = fields.get("queue") or fields.get("topic")
+    if not connection.schema or not queue:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} needs its connection string, and in its "
+            'extra the queue to open as a store: {"queue": "orders"}, or {"topic": "orders", "subscription": "billing"}'
+        )
+    return servicebus_url(connection.schema, queue, fields.get("subscription"))
 
 
 def _put_together(connection: ConnectionFields, fields: dict[str, Any]) -> str:

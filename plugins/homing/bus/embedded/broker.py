@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import uuid
@@ -37,6 +38,7 @@ TTL_EXPIRED = "TTLExpiredException"
 NO_TARGET = "ForwardTargetNotFound"
 NO_SESSION = "SessionIdMissing"
 
+_TURN = "turn to pass on"  # what is held while passing on
 _PASSED_ON = 100  # messages passed on in one transaction
 _PASSING = 30.0  # seconds for which the right to pass on is held
 _KEPT = 3600.0  # seconds for which finished messages are kept
@@ -49,10 +51,10 @@ class EmbeddedBroker(Broker):
 
     def __init__(self, url: URL) -> None:
         self._url = url
+        self.shared_as: tuple[int, str] | None = None
         self.catalog = Catalog(url)
         self._stores: dict[tuple[str, float], SqlStore] = {}
         self._lock = threading.Lock()
-        self._me = str(uuid.uuid4())
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
         from homing.bus.embedded.sending import EmbeddedSendLink
@@ -70,6 +72,8 @@ class EmbeddedBroker(Broker):
         return EmbeddedAdministration(self.catalog)
 
     def close(self) -> None:
+        if self.shared_as is not None and not _given_back(self.shared_as):
+            return
         with self._lock:
             for store in self._stores.values():
                 store.close()
@@ -129,25 +133,47 @@ class EmbeddedBroker(Broker):
 
         One at a time may do so, which keeps the order; who does not get his turn leaves it to the one who has it.
         """
-        store = self.store_of(entry)
-        while store.has_due() and self.catalog.hold(entry.store, "pass on", self._me, _PASSING):
+        store, me, onwards = self.store_of(entry), str(uuid.uuid4()), dict[str, Entry]()
+        while store.has_due() and self.catalog.hold(entry.store, _TURN, me, _PASSING):
             try:
                 batch = store.claim(_PASSED_ON, lease=_PASSING)
                 if not batch:
-                    return
-                self.transact(lambda connection, batch=batch: self._move(connection, entry, store, batch))  # type: ignore[misc]
+                    break
+                try:
+                    onwards |= self._move(entry, store, batch)
+                except Exception:
+                    store.settle(batch, success=False)  # for the next who tries, and not only when the lease ends
+                    raise
             finally:
-                self.catalog.let_go(entry.store, "pass on", self._me)
+                self.catalog.let_go(entry.store, _TURN, me)
+        for behind in onwards.values():
+            self.pass_on(behind)
 
-    def _move(self, connection: Connection, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> None:
-        for kept in batch:
-            for place, copy in self._places(connection, entry, rows.passed_on(kept)):
-                if copy.dead_letter_reason is not None:
-                    letter = rows.to_store(copy, str(uuid.uuid4()), in_session=False, expires=False)
-                    self.store_of(place, dead=True).store_many([letter], transaction=connection)
-                else:
-                    self.store_of(place).store_many([self.prepare(place, copy)], transaction=connection)
-        store.settle(batch, transaction=connection)
+    def _move(self, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> dict[str, Entry]:
+        """Moves a batch to where it belongs, in one transaction; those of the places that pass on in their turn."""
+        places = self.catalog.database.read(
+            lambda connection: [
+                place for kept in batch for place in self._places(connection, entry, rows.passed_on(kept))
+            ]
+        )
+        # Prepared before the transaction: this may look into other stores, or make them.
+        copies = [(self._store_for(place, copy), self._kept(place, copy)) for place, copy in places]
+
+        def work(connection: Connection) -> None:
+            for goes_to, kept in copies:
+                goes_to.store_many([kept], transaction=connection)
+            store.settle(batch, transaction=connection)
+
+        self.transact(work)
+        return {place.store: place for place, _ in places if place.passes_on and place.store != entry.store}
+
+    def _store_for(self, place: Entry, copy: Message) -> SqlStore:
+        return self.store_of(place, dead=copy.dead_letter_reason is not None)
+
+    def _kept(self, place: Entry, copy: Message) -> m.Message:
+        if copy.dead_letter_reason is not None:
+            return rows.to_store(copy, str(uuid.uuid4()), in_session=False, expires=False)
+        return self.prepare(place, copy)
 
     def _places(self, connection: Connection, entry: Entry, message: Message) -> list[tuple[Entry, Message]]:
         """Where a message that leaves this entity goes, and the copy for it; what cannot arrive is a dead letter."""
@@ -196,8 +222,33 @@ class EmbeddedBroker(Broker):
             store.finish_dead([kept.id for kept in found])
 
 
+_open: dict[tuple[int, str], tuple[EmbeddedBroker, int]] = {}
+_opening = threading.Lock()
+
+
 def open_embedded(url: str) -> EmbeddedBroker:
-    """The bus in the database of this URL; raises ConfigurationError for what is no database URL."""
+    """The bus in the database of this URL; raises ConfigurationError for what is no database URL.
+
+    All who open the same one in a process share it, with its connections; the last to close it closes it.
+    """
+    with _opening:
+        key = (os.getpid(), url)
+        broker, users = _open.get(key) or (EmbeddedBroker(_checked(url)), 0)
+        broker.shared_as = key
+        _open[key] = (broker, users + 1)
+        return broker
+
+
+def _given_back(key: tuple[int, str]) -> bool:
+    """Whether nobody uses it any more."""
+    with _opening:
+        broker, users = _open.pop(key)
+        if users > 1:
+            _open[key] = (broker, users - 1)
+        return users == 1
+
+
+def _checked(url: str) -> URL:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
@@ -205,7 +256,7 @@ def open_embedded(url: str) -> EmbeddedBroker:
     if parsed.query:
         raise ConfigurationError(f"the URL of a bus names a database and has no options: not {', '.join(parsed.query)}")
     open_sql_store(url).close()  # refuses what no SQL store can be opened in
-    return EmbeddedBroker(parsed)
+    return parsed
 
 
 def _window(entry: Entry) -> float:

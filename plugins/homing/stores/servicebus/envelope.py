@@ -57,13 +57,20 @@ def pack(message: Message) -> ServiceBusMessage:
     )
 
 
-def unpack(received: ServiceBusReceivedMessage, name: str, *, lock_token: str | None, source: str | None) -> Message:
+def unpack(
+    received: ServiceBusReceivedMessage,
+    name: str,
+    *,
+    lock_token: str | None = None,
+    source: str | None = None,
+    raw: bool = False,
+) -> Message:
     """A message that was received (under `lock_token`) or merely looked at; `source` says whose dead letter it is.
 
-    Raises UnreadableMessageError for what cannot be decoded.
+    Raises UnreadableMessageError for what cannot be decoded; with `raw`, its text is the content instead.
     """
     properties = read_properties(received)
-    encoding = properties.pop(ENCODING, None)
+    encoding = None if raw else properties.pop(ENCODING, None)
     message_id = message_id_of(received, name)
     content: Any = read_body(received, encoding) if encoding else _strangers(received)
     headers = m.decode_headers(properties.pop(_HEADERS, None), message_id) if encoding else _plain(properties)
@@ -100,12 +107,6 @@ def unpack(received: ServiceBusReceivedMessage, name: str, *, lock_token: str | 
 def message_id_of(received: ServiceBusReceivedMessage, name: str) -> str:
     """Its id; one made of its place in the queue, which stays the same, for a stranger's without."""
     return f"{name}-{received.sequence_number}" if received.message_id is None else str(received.message_id)
-
-
-def raw_text(received: ServiceBusReceivedMessage) -> Any:
-    """The body of a message that cannot be decoded, for people to look at."""
-    body = raw_body(received)
-    return body.decode(errors="replace") if isinstance(body, bytes) else body
 
 
 def _strangers(received: ServiceBusReceivedMessage) -> Any:

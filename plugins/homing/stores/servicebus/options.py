@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from homing.errors import ConfigurationError
 
@@ -57,6 +57,19 @@ def connection_string(url: str) -> str:
     place = f"{host}:{port}" if port is not None else host
     key = f"SharedAccessKeyName={unquote(parts.username)};SharedAccessKey={unquote(parts.password)};"
     return f"Endpoint=sb://{place};{key}" + ("UseDevelopmentEmulator=true;" if emulator else "")
+
+
+def url_of(connection_string: str, queue: str, subscription: str | None = None) -> str:
+    """The URL of the store on a queue, or on a topic's subscription, of this connection string."""
+    parts = dict(part.partition("=")[::2] for part in connection_string.strip().strip(";").split(";"))
+    known = {name.strip().lower(): value.strip() for name, value in parts.items()}
+    place = urlsplit(known.get("endpoint", "")).netloc
+    name, key = known.get("sharedaccesskeyname"), known.get("sharedaccesskey")
+    if not (place and name and key):
+        raise ConfigurationError("this is not a connection string of Azure Service Bus with a shared access key")
+    scheme = "servicebus+emulator" if known.get("usedevelopmentemulator") == "true" else "servicebus"
+    query = {"store": queue} if subscription is None else {"store": queue, "subscription": subscription}
+    return f"{scheme}://{quote(name, safe='')}:{quote(key, safe='')}@{place}/?{urlencode(query)}"
 
 
 def _options(given: dict[str, str]) -> Options:

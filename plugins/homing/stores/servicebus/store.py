@@ -206,9 +206,9 @@ class ServiceBusStore(Store):
         """The message, in the caller's hands; None when it is a dead letter by now."""
         token = str(received.lock_token)
         try:
-            message = envelope.unpack(received, self.name, lock_token=token, source=None)
+            message = envelope.unpack(received, self.name, lock_token=token)
         except UnreadableMessageError as error:
-            message = Message(envelope.message_id_of(received, self.name), None, lock_token=token)
+            message = envelope.unpack(received, self.name, lock_token=token, raw=True)
             self._bury(Held(received, message, 0.0), contract.UNREADABLE, str(error))
             return None
         held = Held(received, message, time.monotonic() + self._options.ack_wait)
@@ -269,10 +269,9 @@ class ServiceBusStore(Store):
     def _look(self, received: ServiceBusReceivedMessage, *, dead: bool) -> Message:
         source = self.name if dead else None
         try:
-            return envelope.unpack(received, self.name, lock_token=None, source=source)
+            return envelope.unpack(received, self.name, source=source)
         except UnreadableMessageError:
-            raw = envelope.raw_text(received)
-            return Message(envelope.message_id_of(received, self.name), raw, sequence_number=received.sequence_number)
+            return envelope.unpack(received, self.name, source=source, raw=True)
 
     def _receiver(self, *, dead: bool = False) -> ServiceBusReceiver:
         if dead not in self._receivers:

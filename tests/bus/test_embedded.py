@@ -1,0 +1,192 @@
+"""The embedded bus on every database, and what is left of it when processes die in the middle."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from homing.bus import Administrator, Message, MessageReceiver, MessageSender, SqlFilter
+from homing.errors import ConfigurationError, LeaseLostError, StoreError
+from homing.stores.sql import SqlStore
+from tests.bus.conftest import AT_ONCE, Bus, get, nothing
+
+
+def test_the_bus_works_on_every_database(database: str) -> None:
+    bus = Bus(database)
+    try:
+        end = bus.queue(requires_duplicate_detection=True)
+        topic = bus.topic("all", "red")
+        bus.admin.create_rule(topic, "red", "r", filter=SqlFilter("colour = 'red'"))
+        bus.admin.delete_rule(topic, "red", "$Default")
+        bus.admin.create_subscription(topic, "passed-on", forward_to=end)
+        sessions = bus.queue(requires_session=True)
+        sender = bus.sender(topic=topic)
+        sender.send(Message(body="red", message_id="1", application_properties={"colour": "red"}))
+        sender.send(Message(body="blue", message_id="2", application_properties={"colour": "blue"}))
+        bus.sender(queue=end).send(Message(body="again", message_id="1"))
+        bus.sender(queue=sessions).send_batch([Message(body=n, session_id="ü") for n in range(3)])
+
+        red, everything = (bus.receiver(topic=topic, subscription=name) for name in ("red", "all"))
+        message = get(red)
+        assert (message.body, message.delivery_count) == ("red", 1)
+        red.dead_letter(message, reason="bad")
+        assert get(red, dead_lettered=True).dead_letter_reason == "bad"
+        assert [get(everything).body for _ in range(2)] == ["red", "blue"]
+        forwarded = bus.receiver(queue=end)
+        assert sorted(get(forwarded).body for _ in range(2)) == ["blue", "red"]
+        assert nothing(forwarded), "the duplicate was not taken"
+        batch = bus.receiver(queue=sessions, session_id="ü").receive_batch(5, server_wait_time=20)
+        assert batch is not None
+        assert [one.body for one in batch.messages] == [0, 1, 2]
+        bus.admin.delete_topic(topic)
+        with pytest.raises(ConfigurationError):
+            sender.send_payload("gone")
+    finally:
+        bus.close()
+
+
+def test_forwarding_in_a_circle_or_to_nowhere_is_refused(tmp_path: Path) -> None:
+    with Administrator(f"sqlite:///{tmp_path}/bus.db") as admin:
+        with pytest.raises(ConfigurationError, match="nowhere"):
+            admin.create_queue("a", forward_to="nowhere")
+        first = admin.create_queue("a")
+        admin.create_queue("b", forward_to="a")
+        admin.create_topic("t")
+        admin.create_subscription("t", "s", forward_to="b")
+        for target in ("a", "b", "t"):
+            with pytest.raises(ConfigurationError, match="circle"):
+                admin.update_queue(replace(first, forward_to=target))
+
+
+def test_a_forward_target_that_is_gone_makes_dead_letters(tmp_path: Path) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        end = bus.queue()
+        start = bus.queue(forward_to=end)
+        bus.admin.delete_queue(end)
+        bus.sender(queue=start).send_payload("a")
+
+        dead = get(bus.receiver(queue=start), dead_lettered=True)
+
+        assert (dead.body, dead.dead_letter_reason) == ("a", "ForwardTargetNotFound")
+    finally:
+        bus.close()
+
+
+def test_a_fan_out_that_breaks_half_way_reaches_nobody_and_then_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        topic = bus.topic("a", "b", "c")
+        sender = bus.sender(topic=topic)
+        store_many, calls = SqlStore.store_many, []
+
+        def break_at_the_third(self: SqlStore, contents: Any, *, transaction: Any = None) -> list[str]:
+            calls.extend([self.name] if transaction is not None else [])
+            if len(calls) == 3:
+                raise StoreError("broken half-way")
+            return store_many(self, contents, transaction=transaction)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(SqlStore, "store_many", break_at_the_third)
+            with pytest.raises(StoreError, match="half-way"):
+                sender.send_payload("x")
+        assert len(set(calls)) == 3, "two copies were written before it broke"
+        engine = sa.create_engine(bus.connection)
+        with engine.connect() as connection:
+            names = sa.inspect(connection).get_table_names()
+            copies = [
+                connection.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one()
+                for name in names
+                if name.startswith("homing_bus_t_") and any(f"_{letter}_x" in name for letter in "abc")
+            ]
+        engine.dispose()
+        assert sum(copies) == 0, "the first two copies were undone with the third"
+
+        # It is durable in the topic's store, and whoever receives behind it passes it on.
+        for name in "abc":
+            receiver = bus.receiver(topic=topic, subscription=name)
+            message = receiver.receive(server_wait_time=60)
+            assert message is not None
+            assert message.body == "x"
+            assert nothing(receiver)
+    finally:
+        bus.close()
+
+
+_KILLED = """
+import os, signal, sys
+from homing.bus import MessageSender
+from homing.bus.embedded.broker import EmbeddedBroker
+EmbeddedBroker.pass_on = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+MessageSender(sys.argv[1], topic=sys.argv[2]).send_payload("durable")
+"""
+
+
+@pytest.mark.chaos
+def test_a_sender_killed_after_its_commit_is_passed_on_by_a_receiver(tmp_path: Path) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        topic = bus.topic("a", "b")
+        killed = subprocess.run([sys.executable, "-c", _KILLED, bus.connection, topic], timeout=60, check=False)
+        assert killed.returncode == -signal.SIGKILL
+
+        for name in "ab":
+            assert get(bus.receiver(topic=topic, subscription=name)).body == "durable"
+    finally:
+        bus.close()
+
+
+def test_a_dead_letter_whose_lock_is_lost_is_not_moved(tmp_path: Path) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        queue = bus.queue(lock_duration=0.5)
+        bus.sender(queue=queue).send_payload("a")
+        with MessageReceiver(bus.connection, queue=queue, max_auto_lock_renew_duration=0, retry=AT_ONCE) as slow:
+            late = get(slow)
+            receiver = bus.receiver(queue=queue)
+            current = get(receiver)
+            with pytest.raises(LeaseLostError):
+                slow.dead_letter(late, reason="late")
+        assert nothing(receiver, dead_lettered=True)
+        receiver.complete(current)
+    finally:
+        bus.close()
+
+
+def test_a_message_id_comes_again_when_its_window_is_over(tmp_path: Path) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=0.3)
+        sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
+        sender.send(Message(body="first", message_id="m"))
+        time.sleep(0.5)
+        sender.send(Message(body="second, while the first still waits", message_id="m"))
+
+        assert [get(receiver).body for _ in range(2)] == ["first", "second, while the first still waits"]
+    finally:
+        bus.close()
+
+
+def test_what_is_in_the_tables_can_be_read_by_anybody(tmp_path: Path) -> None:
+    connection = f"sqlite:///{tmp_path}/bus.db"
+    with Administrator(connection) as admin, MessageSender(connection, queue="orders") as sender:
+        admin.create_queue("orders")
+        sender.send(Message(body="hello", label="l", application_properties={"k": 1}))
+    engine = sa.create_engine(connection)
+    with engine.connect() as reader:
+        (table,) = [name for name in sa.inspect(reader).get_table_names() if name.startswith("homing_bus_orders_")]
+        columns = [sa.column(name) for name in ("message", "subject", "headers")]
+        row = reader.execute(sa.select(*columns).select_from(sa.table(table))).one()
+    engine.dispose()
+    assert (row[0], row[1]) == ("hello", "l")
+    assert '"k":1' in row[2]

@@ -1,0 +1,202 @@
+"""What only the store on Service Bus does: locks kept for long work, strangers' messages, dead letters looked at."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from homing import Message, open_store
+from homing.bus import Rule
+from homing.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NoSuchEntityError,
+    StoreUnavailableError,
+    TooLargeError,
+    UnsupportedError,
+)
+from homing.stores.servicebus.store import ServiceBusStore
+from tests.servicebus.broker import Settings, Subscription
+from tests.servicebus.server import ServiceBusServer
+
+
+@pytest.fixture
+def name(servicebus: ServiceBusServer) -> str:
+    """A queue whose locks last two seconds."""
+    made = f"q{uuid.uuid4().hex[:12]}"
+    servicebus.call(lambda: servicebus.broker.make_queue(made, Settings(lock_duration=2.0, max_delivery_count=3)))
+    return made
+
+
+def open_one(server: ServiceBusServer, name: str, **options: Any) -> ServiceBusStore:
+    query = "".join(f"&{key}={value}" for key, value in options.items())
+    store = open_store(f"{server.url}?store={name}{query}")
+    assert isinstance(store, ServiceBusStore)
+    return store
+
+
+@pytest.fixture
+def store(servicebus: ServiceBusServer, name: str) -> Iterator[ServiceBusStore]:
+    with open_one(servicebus, name) as opened:
+        yield opened
+
+
+def take(store: ServiceBusStore) -> Message:
+    deadline = time.monotonic() + 20
+    while (message := store.retrieve()) is None:
+        assert time.monotonic() < deadline, "nothing came"
+    return message
+
+
+def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusStore) -> None:
+    store.store("long work", id="m1")
+    message = take(store)
+
+    time.sleep(4.5)  # twice the lock, well within the lease
+
+    store.acknowledge(message)
+    assert store.retrieve() is None
+
+
+def test_a_lock_lost_at_the_service_is_never_a_silent_success(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    store.store("a", id="m1")
+    message = take(store)
+    # As after a failover: the service has forgotten the lock, the client has not heard of it.
+    (entry,) = servicebus.broker.queues[name].entries.values()
+    servicebus.call(lambda: setattr(entry, "token", None))
+
+    for _ in range(2):
+        with pytest.raises(LeaseLostError, match="m1"):
+            store.acknowledge(message)
+
+    assert take(store).id == "m1"
+
+
+def test_dead_letters_can_be_looked_at_with_their_reasons(store: ServiceBusStore) -> None:
+    store.store_many([Message("bad", {"n": 1}, headers={"h": [1, None]}), "waiting"])
+    store.dead_letter(take(store), reason="invalid", description="n is too small")
+
+    (dead,) = store.peek(dead=True)
+    (waiting,) = store.peek()
+
+    assert (dead.id, dead.content, dead.headers, dead.state) == ("bad", {"n": 1}, {"h": [1, None]}, "dead")
+    assert (dead.dead_letter_reason, dead.dead_letter_description) == ("invalid", "n is too small")
+    assert dead.dead_letter_source == store.name
+    assert (waiting.content, waiting.state, waiting.delivery_count) == ("waiting", "available", 0)
+
+
+def test_what_is_released_too_often_is_the_services_dead_letter(store: ServiceBusStore) -> None:
+    store.store("poison", id="p")
+    for count in (1, 2, 3):
+        message = take(store)
+        assert message.delivery_count == count
+        store.acknowledge(message, success=False)
+
+    (dead,) = store.peek(dead=True)
+
+    assert (dead.id, dead.dead_letter_reason) == ("p", "crashed")
+    assert store.retrieve() is None
+
+
+def test_messages_of_others_are_read_as_what_they_are(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    client = ServiceBusClient.from_connection_string(servicebus.connection_string)
+    with client, client.get_queue_sender(name) as sender:
+        sender.send_messages(ServiceBusMessage(b'{"n": 1}', content_type="application/json", message_id="j"))
+        sender.send_messages(ServiceBusMessage("plain", application_properties={"k": "v", "n": 7}))
+        sender.send_messages(ServiceBusMessage(b"\xff\x00"))
+        sender.send_messages(AmqpAnnotatedMessage(value_body={"a": ["b", 1]}))
+
+    got = [take(store) for _ in range(4)]
+
+    assert [message.content for message in got] == [{"n": 1}, "plain", b"\xff\x00", {"a": ["b", 1]}]
+    assert got[0].id == "j"
+    assert got[1].headers == {"k": "v", "n": 7}
+    assert got[3].id.startswith(f"{name}-"), "without an id, its place in the queue is one, and stays so"
+    store.acknowledge(got[3], success=False)
+    assert take(store).id == got[3].id
+
+
+def test_what_cannot_be_decoded_is_a_dead_letter_and_holds_up_nothing(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    client = ServiceBusClient.from_connection_string(servicebus.connection_string)
+    with client, client.get_queue_sender(name) as sender:
+        broken = {"homing-encoding": "json"}
+        sender.send_messages(ServiceBusMessage(b"{", message_id="broken", application_properties=broken))
+    store.store("fine")
+
+    assert take(store).content == "fine"
+    (dead,) = store.peek(dead=True)
+    assert (dead.id, dead.dead_letter_reason, dead.content) == ("broken", "unreadable", "{")
+
+
+def test_a_subscription_is_a_store_whose_topic_is_stored_to(servicebus: ServiceBusServer) -> None:
+    topic = f"t{uuid.uuid4().hex[:12]}"
+
+    def make() -> None:
+        made = servicebus.broker.make_topic(topic, Settings())
+        queue = servicebus.broker.make_queue(f"{topic}/Subscriptions/s", Settings())
+        made.subscriptions["s"] = Subscription(queue, {"all": Rule("all")})
+
+    servicebus.call(make)
+    with open_one(servicebus, topic, subscription="s") as store:
+        store.store({"n": 1})
+        message = take(store)
+        assert message.content == {"n": 1}
+        store.acknowledge(message)
+        assert store.name == f"{topic}/s"
+
+
+def test_many_that_do_not_fit_are_refused_whole(store: ServiceBusStore) -> None:
+    with pytest.raises(TooLargeError):
+        store.store_many(["small", "x" * 200_000, "y" * 200_000])
+    with pytest.raises(TooLargeError):
+        store.store("x" * 1_000_000)
+
+    assert store.retrieve() is None
+
+
+def test_a_missing_queue_and_a_missing_service_are_told_apart(servicebus: ServiceBusServer) -> None:
+    creates, servicebus.broker.create_missing = servicebus.broker.create_missing, None
+    try:
+        with open_one(servicebus, "no-such-queue", retries=0) as store:
+            with pytest.raises(NoSuchEntityError, match="no-such-queue"):
+                store.store("a")
+            with pytest.raises(NoSuchEntityError, match="no-such-queue"):
+                store.retrieve()
+    finally:
+        servicebus.broker.create_missing = creates
+    with (
+        open_store("servicebus+emulator://n:a2V5@127.0.0.1:9/?store=q&retries=0") as away,
+        pytest.raises(StoreUnavailableError, match="'q'"),
+    ):
+        away.store("a")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["servicebus://host/?store=q", "servicebus://n:geheim@host/?store=q&colour=red", "servicebus://n:geheim@h:1/?store=q",
+     "servicebus://n:geheim@h/?store=no spaces", "servicebus://n:geheim@h/?ack_wait=0", "servicebus://n:geheim@h:x/"],
+)  # fmt: skip
+def test_a_bad_url_is_refused_and_its_key_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(url)
+
+    assert "geheim" not in str(caught.value)
+
+
+def test_what_the_service_has_no_way_to_do_is_refused(store: ServiceBusStore) -> None:
+    with pytest.raises(UnsupportedError, match="transactions"):
+        store.store("a", transaction=object())
+    with pytest.raises(UnsupportedError, match="claim"):
+        store.claim(1)
