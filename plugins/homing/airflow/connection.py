@@ -1,7 +1,7 @@
 """The connection type `homing`: how its form becomes a store URL.
 
 Either the password field holds the whole URL, or `scheme` is set and the URL is put together from the fields. A
-connection of the Microsoft provider is a store too, when its extra names a queue.
+connection of the Microsoft provider, of type `azure_service_bus`, is a store too when its extra names a queue.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def url_of(connection: ConnectionFields) -> str:
     return resolve_url(connection.password)
 
 
-def _service_bus_url(connection: ConnectionFields, extra: dict[str, Any]) -> str:
+def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any]) -> str:
     """The Microsoft provider keeps the connection string in the schema field."""
-    from homing.stores.servicebus.options import url_of
+    from homing.stores.servicebus.options import url_of as servicebus_url
 
-    queue = extra.get("queue") or extra.get("topic")
+    queue = fields.get("queue") or fields.get("topic")
     if not connection.schema or not queue:
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} needs its connection string, and in its "
             'extra the queue to open as a store: {"queue": "orders"}, or {"topic": "orders", "subscription": "billing"}'
         )
-    return url_of(connection.schema, queue, extra.get("subscription"))
+    return servicebus_url(connection.schema, queue, fields.get("subscription"))
 
 
 def _put_together(connection: ConnectionFields, fields: dict[str, Any]) -> str:

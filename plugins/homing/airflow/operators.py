@@ -146,19 +146,23 @@ class ReplayOperator(PipelineJobOperator):
         self.ids = ids
         self.rate = rate
 
+    def execute(self, context: Any) -> None:
+        rate = float(self.rate) if self.rate not in (None, "", "None") else 0.0
+        run_id = self.pipeline.run_key(context)
+        if not rate:
+            super().execute(context)
+        elif self._hold(context, run_id):
+            self._replay_here(run_id, rate)
+
     def _hold(self, context: Any, run_id: str) -> int:
         with self.pipeline.open_batch(run_id) as batch:
             size = batch.reclaim(list(self.ids or ()), self.pipeline.lease)
         metrics.count("replayed", size, pipeline=self.pipeline.name)
         return size
 
-    def _submit(self, context: Any) -> None:
-        rate = float(self.rate) if self.rate not in (None, "", "None") else 0.0
-        if not rate:
-            super()._submit(context)
-            return
+    def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:
-            batch = Batch(stores, self.pipeline.run_key(context), self.pipeline.flows, chain=self.pipeline.name)
+            batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
             tally = replay_here(stores, batch, chain, rate=rate)
             left = batch.acknowledge_complete()
         self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
