@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check format clean
+.PHONY: help setup demo up down test chaos bench check format clean
 
 # Which Python to build on (3.10 to 3.13), for example: make test PYTHON=python3.12
 PYTHON ?=
@@ -13,6 +13,13 @@ WORKERS ?= 3
 
 # Where `make up` serves the Airflow UI, for example: make up PORT=9090
 PORT ?= 8080
+
+# How long `make chaos` goes on, in seconds, and which harms it does: make chaos DURATION=60 SEED=1
+DURATION ?= 600
+SEED ?=
+
+# A smaller round of everything: make bench QUICK=1
+QUICK ?=
 
 VENV := .venv/bin
 
@@ -34,6 +41,14 @@ down: ## stop what `make up` started
 test: ## run the tests, against real servers
 	@scripts/setup.sh --services
 	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+chaos: ## kill, stop, starve and restart processes and servers, and count the messages
+	@scripts/setup.sh --services
+	@$(VENV)/python -m chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED))
+
+bench: ## the same work on Homing and on its peers, as ratios
+	@scripts/setup.sh --services
+	@$(VENV)/python -m bench $(if $(QUICK),--quick)
 
 check: setup ## lint, formatting, types, import layers
 	$(VENV)/ruff check

@@ -1,0 +1,1 @@
+"""Chaos: real processes and servers, killed, stopped, starved and restarted, and a checker that counts messages."""

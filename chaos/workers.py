@@ -1,0 +1,149 @@
+"""The processes a chaos run kills: `python -m chaos.workers <role> <folder> <store> <dead-letter store>`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chaos.destination import FLOWS, Destination, DestinationError, append, lines
+from homing import ListenerConfig, Message, StoreListener, open_store
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores, records
+from homing.errors import HomingError, StoreError
+from homing.ledger import DELIVERED, FAILED, Entry, of_life
+
+LEASE = 3.0
+#: How many deliveries a pipeline's worker makes before it notes them: what one fault may cost in duplicates.
+CHUNK = 10
+BATCH = 40
+_TRIES = 3
+
+
+def generate(folder: Path, store_url: str, _dead: str) -> None:
+    """Stores numbered messages, each again until it is accepted; goes on where its predecessor died."""
+    attempted, accepted = folder / "attempted", folder / "accepted"
+    with open_store(store_url) as store:
+        ready(folder)
+        while not (folder / "enough").exists():
+            done = len(lines(accepted))
+            number = done if len(lines(attempted)) > done else _next(attempted, done)
+            try:
+                store.store({"number": number}, id=f"m{number}")
+            except StoreError as error:
+                _say(f"not accepted: {error}")
+                time.sleep(0.1)
+                continue
+            append(accepted, f"m{number}")
+            time.sleep(0.01)
+
+
+def _next(attempted: Path, number: int) -> int:
+    append(attempted, f"m{number}")
+    return number
+
+
+def listen(folder: Path, store_url: str, dead_url: str) -> None:
+    """A StoreListener whose service delivers to every flow."""
+    destination = Destination(folder)
+
+    def service(message: Message) -> None:
+        for flow in FLOWS:
+            destination.take(f"{message.id} {flow}", message.content["number"])
+
+    with open_store(store_url) as store, open_store(dead_url) as dead:
+        config = ListenerConfig(
+            polling_interval=0.1, max_retries=2, retry_interval=0.2, dead_letter_store=dead, lease=LEASE
+        )
+        with StoreListener(store, config) as listener:
+            listener.attach(service)
+            listener.start()
+            ready(folder)
+            while not (folder / "stop").exists():
+                time.sleep(0.1)
+
+
+def deliver(folder: Path, store_url: str, dead_url: str) -> None:
+    """A pipeline without Airflow and Spark: the same protocol, one process doing all the tasks of a run."""
+    destination = Destination(folder)
+    with open_pipeline_stores(store_url, dead_url) as stores:
+        ready(folder)
+        while not (folder / "stop").exists():
+            try:
+                _run(stores, destination)
+            except HomingError as error:
+                _say(f"run given up: {error}")
+            time.sleep(0.1)
+
+
+def _run(stores: PipelineStores, destination: Destination) -> None:
+    batch = Batch(stores, uuid.uuid4().hex, FLOWS, chain="chaos")
+    if batch.claim(BATCH, LEASE):
+        _deliver(stores, batch, destination)
+    batch.settle()
+    again = {*batch.unfinished(batch.run_id), *stores.failures.overdue(LEASE)}
+    replay = Batch(stores, uuid.uuid4().hex, FLOWS, chain="chaos")
+    if again and replay.reclaim(again, LEASE):
+        for _ in range(_TRIES):
+            _deliver(stores, replay, destination)
+            if not replay.acknowledge_complete():
+                return
+            time.sleep(0.1)
+        replay.finish_replay()
+
+
+def _deliver(stores: PipelineStores, batch: Batch, destination: Destination) -> None:
+    fence = stores.ledger.open_step(batch.run_id, "deliver", LEASE)
+    entries: list[Entry] = []
+    for blank, number in _to_do(stores, batch):
+        entries.append(_attempt(destination, blank, number))
+        if len(entries) >= CHUNK:
+            stores.ledger.record(fence, entries)
+            stores.ledger.renew_step(fence, LEASE)
+            for held in batch.held():
+                held.store.renew(held.lease, LEASE)
+            entries = []
+    stores.ledger.record(fence, entries)
+    stores.ledger.close_step(fence)
+
+
+def _to_do(stores: PipelineStores, batch: Batch) -> Iterator[tuple[Entry, int]]:
+    for held in batch.held():
+        rows = list(held.store.batch_rows(held.lease))
+        known = stores.ledger.entries([records.message_id(row) for row in rows])
+        for row in rows:
+            message = records.origin_of(row).message
+            before = of_life(known.get(message.id, {}), records.life(row))
+            for flow in FLOWS:
+                if flow not in before or not before[flow].done:
+                    blank = Entry(message.id, flow, FAILED, batch_id=records.batch_of(row), life=records.life(row))
+                    yield blank, message.content["number"]
+
+
+def _attempt(destination: Destination, blank: Entry, number: int) -> Entry:
+    try:
+        destination.take(f"{blank.message_id} {blank.flow}", number)
+    except DestinationError as error:
+        told: dict[str, Any] = {"type": "DestinationError", "message": str(error), "handler": blank.flow}
+        return Entry(**{**vars(blank), "error": {**told, "stack": "", "attempt": 1}})
+    return Entry(**{**vars(blank), "state": DELIVERED})
+
+
+def ready(folder: Path) -> None:
+    """Says that this process is at work, and worth killing."""
+    (folder / f"ready.{os.getpid()}").touch()
+
+
+def is_ready(folder: Path, pid: int) -> bool:
+    return (folder / f"ready.{pid}").exists()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    {"generate": generate, "listen": listen, "deliver": deliver}[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

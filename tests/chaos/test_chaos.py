@@ -1,0 +1,60 @@
+"""The chaos run, short; and its checker, which must see what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.checker import Report, check, table
+
+ROOT = Path(__file__).parents[2]
+
+
+def report(**changes: Any) -> Report:
+    facts: dict[str, Any] = {
+        "attempted": ["a", "b"],
+        "accepted": ["a", "b"],
+        "delivered": {"a lake": 1, "a crm": 1},
+        "dead": {"b": "DestinationError"},
+        "flows": ("lake", "crm"),
+        "duplicates_allowed": 1,
+    }
+    return check(**{**facts, **changes})
+
+
+def test_a_message_is_delivered_everywhere_or_a_dead_letter_with_a_reason() -> None:
+    assert report().good
+    assert report(delivered={"a lake": 2, "a crm": 1}).good
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"delivered": {"a lake": 1}},
+        {"dead": {}},
+        {"dead": {"b": None}},
+        {"delivered": {"a lake": 1, "a crm": 1, "c lake": 1}},
+        {"delivered": {"a lake": 2, "a crm": 2}},
+        {"attempted": [], "accepted": [], "delivered": {}, "dead": {}},
+    ],
+    ids=["half delivered", "lost", "no reason", "unexpected", "too many duplicates", "nothing happened"],
+)
+def test_the_checker_sees_what_is_wrong(changes: dict[str, Any]) -> None:
+    found = report(**changes)
+
+    assert not found.good
+    assert "NOT GOOD" in table({"a store": found})
+
+
+@pytest.mark.chaos
+@pytest.mark.services
+def test_a_short_run_loses_nothing() -> None:
+    command = [sys.executable, "-m", "chaos", "--duration", "12", "--seed", "3", "--stores", "sqlite,rabbitmq"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Nothing was lost." in done.stdout
