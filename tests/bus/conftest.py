@@ -60,7 +60,9 @@ def bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
     if request.param == "embedded":
         opened = Bus(f"sqlite:///{tmp_path}/bus.db")
     else:
-        opened = Bus(request.getfixturevalue("servicebus").connection_string)
+        server = request.getfixturevalue("servicebus")
+        server.broker.create_missing = None  # as others may have had it
+        opened = Bus(server.connection_string)
     yield opened
     opened.close()
 

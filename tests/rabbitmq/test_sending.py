@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -76,14 +77,22 @@ def test_nothing_is_sent_when_one_of_many_cannot_be_stored(store: RabbitStore) -
     assert store.retrieve() is None
 
 
+def _kill_half_way(rabbitmq: RabbitMQ, name: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.url))
+    channel = connection.channel()
+    while channel.queue_declare(name, passive=True).method.message_count < 5_000:
+        time.sleep(0.02)
+    rabbitmq.stop(signal.SIGKILL)
+
+
 def test_a_broker_that_dies_half_way_is_an_error_that_tells_which_are_stored(
-    store: RabbitStore, rabbitmq: RabbitMQ
+    store: RabbitStore, rabbitmq: RabbitMQ, name: str
 ) -> None:
     messages = [Message(f"m{n}", "x" * 1024) for n in range(30_000)]
     store.store("first")
     rabbitmq.restart()  # by now the broker has written down that there is such a queue
     store.store("second")
-    killer = threading.Timer(1.0, rabbitmq.stop, [signal.SIGKILL])
+    killer = threading.Thread(target=_kill_half_way, args=(rabbitmq, name))
     killer.start()
 
     with pytest.raises(PartlyStoredError, match="of 30000 messages are stored") as caught:

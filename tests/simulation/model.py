@@ -6,7 +6,7 @@ must take the same course, call by call, on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -94,9 +94,10 @@ class ModelStore:
         held = [row for row in self._of_batch(batch_id) if row["lock_token"] and row["time_next"] > self._clock()]
         return BatchLease(batch_id, min(row["lock_token"] for row in held), len(held)) if held else None
 
-    def batch_rows(self, held: BatchLease) -> Iterator[Row]:
+    def batch_rows(self, held: BatchLease, *, columns: Sequence[str] | None = None, page: int = 1000) -> Iterator[Row]:
         mine = [row for row in self._of_batch(held.batch_id) if row["lock_token"] == held.lock_token]
-        return iter([dict(row) for row in sorted(mine, key=lambda row: row["sequence"])])
+        rows = sorted(mine, key=lambda row: row["sequence"])
+        return iter([{name: row[name] for name in columns or row} for row in rows])
 
     def renew(self, held: BatchLease, lease: float) -> None:
         mine = [row for row in self._of_batch(held.batch_id) if self._is_held(row, held)]
@@ -135,6 +136,9 @@ class ModelStore:
 
     def present(self, ids: Collection[str]) -> set[str]:
         return {one for one in ids if one in self._rows and self._rows[one]["time_acked"] is None}
+
+    def batches_of(self, ids: Collection[str]) -> dict[str, str]:
+        return {one: self._rows[one]["batch_id"] for one in ids if one in self._rows and self._rows[one]["batch_id"]}
 
     def overdue(self, seconds: float) -> list[str]:
         since = self._clock() - int(seconds * NANOSECONDS)

@@ -41,7 +41,7 @@ def test_the_dag_example_makes_the_dags_it_promises(tmp_path: Path) -> None:
 
     assert done.stdout.splitlines() == [
         "orders: ['deliver.crm', 'deliver.lake', 'listen', 'process', 'settle']",
-        "orders_replay: ['replay', 'settle']",
+        "orders_replay: ['replay', 'select', 'settle']",
     ]
 
 

@@ -157,7 +157,7 @@ class Batch:
         """The messages of one part of the batch, without their contents."""
         if held.store is self._stores.store:
             rows = list(held.store.batch_rows(held.lease, columns=_HEAD, page=_HEADS))
-            if not any(map(records.is_failure, rows)):
+            if not any(map(records.claims_failure, rows)):
                 return [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
         return [_head(row) for row in held.store.batch_rows(held.lease)]
 

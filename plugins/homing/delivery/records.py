@@ -41,6 +41,11 @@ def origin_of(row: Row) -> Origin:
     return Origin(record.message, record.properties, record.batch_id or "")
 
 
+def claims_failure(row: Row) -> bool:
+    """Whether this row says it is the record of a failure, as far as can be told without its content."""
+    return bool(row["content_type"] == FAILURE_TYPE)
+
+
 def is_failure(row: Row) -> bool:
     """Whether this row is the record of a message's failure, and not the message itself."""
     return _record_in(row) is not None
@@ -108,7 +113,7 @@ def _content(row: Row) -> Any:
 def _record_in(row: Row) -> dict[str, Any] | None:
     """The failure record this row holds; None for any other message, and for one that only says it holds one: that is
     an author's like any other, and must not hold up its batch."""
-    if row["content_type"] != FAILURE_TYPE:
+    if not claims_failure(row):
         return None
     try:
         content = _content(row)

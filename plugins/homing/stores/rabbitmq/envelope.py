@@ -213,7 +213,6 @@ def due_at(delivery: Delivery) -> float:
 def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
     """The message of a stranger, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
     properties, headers = delivery.properties, delivery.headers
-    sent = properties.timestamp
     return Message(
         id=delivery.id,
         content=_strange_content(delivery),
@@ -224,7 +223,7 @@ def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
         subject=properties.type,
         lock_token=lock_token,
         delivery_count=delivery.deliveries,
-        enqueued_at=None if not isinstance(sent, int) else _datetime(sent * 1_000_000),
+        enqueued_at=_said_by_a_stranger(properties.timestamp),
         dead_letter_reason=headers.get(REASON) or _broker_reason(headers),
         dead_letter_description=headers.get(DESCRIPTION),
         dead_letter_source=headers.get(SOURCE),
@@ -273,9 +272,12 @@ def _explained(reason: str, description: str | None, source: str | None) -> dict
 
 
 def _datetime(microseconds: Any) -> datetime | None:
-    if not isinstance(microseconds, int):
-        return None
+    return _EPOCH + timedelta(microseconds=microseconds) if isinstance(microseconds, int) else None
+
+
+def _said_by_a_stranger(seconds: Any) -> datetime | None:
+    """The time somebody wrote on a message, who may have written anything."""
     try:
-        return _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return None  # a stranger may say anything
+        return _datetime(seconds * 1_000_000)
+    except (OverflowError, TypeError):
+        return None
