@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo.stack import AirflowStack, free_port
+from demo.ports import free_port
+from demo.stack import AirflowStack
 from homing.delivery import Books, PipelineStores, keep_books, open_pipeline_stores
 
 REPOSITORY = Path(__file__).resolve().parent.parent

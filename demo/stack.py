@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -32,6 +31,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from demo.airflow_api import AirflowApi, AirflowApiError
+from demo.ports import free_port
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 MARKER = "HOMING_STACK"
@@ -90,14 +90,6 @@ def _write_private(path: Path, content: Mapping[str, Any]) -> None:
     new.touch(mode=0o600)
     new.write_text(json.dumps(content, indent=1))
     new.replace(path)
-
-
-def free_port(port: int = 0) -> int:
-    """A port nobody listens on at this moment: `port` itself when given. Raises OSError when it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        return int(probe.getsockname()[1])
 
 
 def _signal(pid: int, signum: int) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pika
 
+from demo.ports import free_port
 from homing.stores.rabbitmq.topology import LEVELS, dead_queue, delay_name
-from tests.servers import Server, free_port, launch, missing
+from tests.servers import Server, launch, missing
 
 # Debian's /usr/sbin/rabbitmq-server insists on its own user; what it wraps runs as anybody.
 _PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from typing import NoReturn
 
 import pytest
 import sqlalchemy as sa
+
+from demo.ports import free_port
 
 _START_TIMEOUT = 60.0
 
@@ -222,9 +223,3 @@ def missing(package: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
+from demo.ports import free_port
 from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryMode, RetryOptions
 from homing.errors import ConfigurationError, HomingError, LeaseLostError, NotInFlightError, StoreUnavailableError
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
-from tests.servers import free_port
 from tests.servicebus.server import KEY, ServiceBusServer
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,22 @@ from tests.conformance.conftest import LEASE, drain, eventually, take
 from tests.conformance.subjects import Place, server_of
 
 _WORKERS = Path(__file__).with_name("workers.py")
+_started: list[subprocess.Popen[str]] = []
 
 
 def start(role: str, place: Place, *arguments: object) -> subprocess.Popen[str]:
     if not place.subject.processes:
         pytest.skip(f"{place.subject.name} lives in one process")
     command = [sys.executable, str(_WORKERS), role, place.url, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    _started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    return _started[-1]
+
+
+@pytest.fixture(autouse=True)
+def _none_outlives_its_test() -> Iterator[None]:
+    yield
+    while _started:
+        _started.pop().kill()
 
 
 def output(process: subprocess.Popen[str], timeout: float = 120) -> list[str]:

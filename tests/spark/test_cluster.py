@@ -15,10 +15,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from demo.ports import free_port
 from homing.delivery import Batch, keep_books, open_pipeline_stores
 from homing.delivery.reach import build_py_files
 from homing.ledger import DELIVERED
-from tests.servers import PostgreSQL, free_port
+from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS
 from tests.spark.test_applications import APPLICATIONS
 
