@@ -102,7 +102,7 @@ def main() -> int:
         what: {"median": statistics.median(values), "least": min(values), "most": max(values)}
         for what, values in sorted(ratios.items())
     }
-    print(f"{'Homing to':44}{'median':>8}{'range':>16}")
+    print(f"{'time, Homing to peer (below 1: faster)':44}{'median':>8}{'range':>16}")
     for what, figure in figures.items():
         print(f"{what:44}{figure['median']:>8.2f}{figure['least']:>9.2f} -{figure['most']:>5.2f}")
     arguments.output.mkdir(parents=True, exist_ok=True)
