@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # States of a ledger row.
 DELIVERED = "delivered"
@@ -23,9 +23,8 @@ DONE_STATES = frozenset({DELIVERED, FILTERED, DROPPED, PROCESSED})
 SOURCE_FLOW = ""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What happened to one message in one flow."""
+class Entry(NamedTuple):
+    """What happened to one message in one flow. A tuple, because every delivery makes some of them."""
 
     message_id: str
     flow: str

@@ -7,7 +7,6 @@ must take the same course, call by call, on both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -188,7 +187,7 @@ class ModelLedger:
     def record(self, fence: Fence, entries: Iterable[Entry]) -> None:
         self._check(fence)
         for entry in entries:
-            self._add(replace(entry, run_id=fence.run_id, deliveries=int(entry.state == DELIVERED)))
+            self._add(entry._replace(run_id=fence.run_id, deliveries=int(entry.state == DELIVERED)))
 
     def suspect(self, fence: Fence, suspect: str | None, entries: Iterable[Entry] = ()) -> None:
         self.record(fence, entries)
@@ -219,7 +218,8 @@ class ModelLedger:
             flows[new.flow] = new
             return
         sums = {"attempts": old.attempts + new.attempts, "deliveries": old.deliveries + new.deliveries}
-        flows[new.flow] = replace(new if old.state in (FAILED, PROCESSED) else old, **sums, life=old.life)
+        kept = new if old.state in (FAILED, PROCESSED) else old
+        flows[new.flow] = kept._replace(**sums, life=old.life)
 
     def _check(self, fence: Fence) -> None:
         owner, expires, _ = self._steps.get((fence.run_id, fence.step), ("", 0, None))

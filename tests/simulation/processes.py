@@ -188,7 +188,7 @@ class Pen:
     def add(self, about: Entry, state: str) -> None:
         error = {"type": "RefusedError", "message": "no", "handler": about.flow, "stack": "", "attempt": 1}
         failed = state == FAILED
-        self._pending.append(Entry(**{**vars(about), "state": state, "error": error if failed else None}))
+        self._pending.append(about._replace(state=state, error=error if failed else None))
         if self._fence.crashed or len(self._pending) >= CHUNK:
             self.flush()
             self._process.keep_lease(self._fence)

@@ -37,7 +37,7 @@ def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
     def noted_first(self: Process, message_id: str, flow: str) -> str:
         rows = [about for about, _ in self._rows(flow) if about.message_id == message_id]
         fence = self.ledger.open_step(self.run_id, f"note.{flow}", 600)
-        self.ledger.record(fence, [type(one)(**{**vars(one), "state": "delivered"}) for one in rows])
+        self.ledger.record(fence, [one._replace(state="delivered") for one in rows])
         self.ledger.close_step(fence)
         return send(self, message_id, flow)
 

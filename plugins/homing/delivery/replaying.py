@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 from homing.delivery import records
 from homing.delivery.batch import DEFAULT_LEASE, Batch, Row
@@ -62,27 +61,26 @@ def _entries(chain: HandlerChain, row: Row, known: dict[str, Entry]) -> Iterator
         context = MessageContext(origin.message, dict(origin.properties))
         chain.run_source(context)
     except Drop as drop:
-        yield replace(about, state=DROPPED, result=str(drop))
+        yield about._replace(state=DROPPED, result=str(drop))
         return
     except HandlerError as error:
         yield _failure(about, error)
         return
     except ContentError as error:
-        yield replace(about, error=describe(error, "read", 1))
+        yield about._replace(error=describe(error, "read", 1))
         return
     if SOURCE_FLOW in known and not known[SOURCE_FLOW].done:
-        yield replace(about, state=PROCESSED)
+        yield about._replace(state=PROCESSED)
     for flow in chain.flows:
         if flow.name in known and known[flow.name].done:
             continue
-        here = replace(about, flow=flow.name)
+        here = about._replace(flow=flow.name)
         try:
             ended = flow.deliver(context)
         except HandlerError as error:
             yield _failure(here, error)
             continue
-        yield replace(
-            here,
+        yield here._replace(
             state=ended.state,
             destination=ended.destination,
             attempts=ended.attempts,
@@ -92,4 +90,4 @@ def _entries(chain: HandlerChain, row: Row, known: dict[str, Entry]) -> Iterator
 
 def _failure(about: Entry, error: HandlerError) -> Entry:
     reason = describe(error.__cause__ or error, error.handler, error.attempts)
-    return replace(about, attempts=error.attempts, error=reason, snapshot=error.snapshot)
+    return about._replace(attempts=error.attempts, error=reason, snapshot=error.snapshot)

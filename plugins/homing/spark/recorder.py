@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from types import TracebackType
 
 from homing.errors import HomingError
@@ -43,7 +42,7 @@ class Recorder:
     def add(self, entry: Entry) -> None:
         if self._error is not None:
             raise self._error
-        entry = replace(entry, at=time.time_ns())
+        entry = entry._replace(at=time.time_ns())
         with self._lock:
             self._pending.append(entry)
             full = len(self._pending) >= CHUNK

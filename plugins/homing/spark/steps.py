@@ -106,7 +106,7 @@ def _process(source: SourceFlow, row: Row, before: Entry | None, recorder: Recor
 
     done = _run(source, begin, about, left_out=DROPPED, recorder=recorder)
     if done is not None and before is not None and not before.done:
-        recorder.add(replace(about, state=PROCESSED))
+        recorder.add(about._replace(state=PROCESSED))
     return done
 
 
@@ -139,11 +139,11 @@ def _run(
         context = begin()
         flow.run(context)
     except Drop as drop:
-        recorder.add(replace(about, state=left_out, result=str(drop)))
+        recorder.add(about._replace(state=left_out, result=str(drop)))
     except HandlerError as error:
         recorder.add(_failure(about, error))
     except ContentError as error:
-        recorder.add(replace(about, error=describe(error, "read", 1)))
+        recorder.add(about._replace(error=describe(error, "read", 1)))
     else:
         return context
     return None
@@ -261,7 +261,7 @@ def _deliver(flow: Flow, messages: list[Row], recorder: Recorder) -> Iterator[st
             contexts.append(_context(row))
             about.append(entry)
         except ContentError as error:  # a DataFrame handler may write what is no JSON
-            recorder.add(replace(entry, error=describe(error, "read", 1)))
+            recorder.add(entry._replace(error=describe(error, "read", 1)))
             yield FAILED
     if about:
         recorder.begin(about[0])
@@ -274,8 +274,7 @@ def _deliver(flow: Flow, messages: list[Row], recorder: Recorder) -> Iterator[st
 def _entry(about: Entry, ended: Ended) -> Entry:
     if isinstance(ended, HandlerError):
         return _failure(about, ended)
-    return replace(
-        about,
+    return about._replace(
         state=ended.state,
         destination=ended.destination,
         attempts=ended.attempts,
@@ -284,8 +283,7 @@ def _entry(about: Entry, ended: Ended) -> Entry:
 
 
 def _failure(about: Entry, error: HandlerError) -> Entry:
-    return replace(
-        about,
+    return about._replace(
         attempts=error.attempts,
         error=describe(error.__cause__ or error, error.handler, error.attempts),
         snapshot=error.snapshot,

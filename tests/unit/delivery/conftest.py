@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -36,7 +35,7 @@ class Pipeline:
 
     def record(self, run_id: str, *entries: Entry) -> None:
         fence = self.stores.ledger.open_step(run_id, "step", 60)
-        self.stores.ledger.record(fence, [replace(entry, life=LIFE) for entry in entries])
+        self.stores.ledger.record(fence, [entry._replace(life=LIFE) for entry in entries])
         self.stores.ledger.close_step(fence)
 
     def delivered(self, run_id: str, message_id: str, *flows: str, batch_id: str | None = None) -> None:

@@ -24,6 +24,25 @@ def test_a_failure_is_followed_by_its_delivery_and_never_the_other_way_round(sto
     assert entry.attempts == 3
 
 
+def test_a_message_may_come_twice_in_what_is_recorded_at_once(stores: PipelineStores) -> None:
+    fence = stores.ledger.open_step("run", "deliver.crm", 60)
+    error = {"type": "E", "message": 'a "quoted" word, a back\\slash, a \x00 and a snowman \u2603'}
+    failed = Entry("m", "crm", FAILED, error=error, batch_id="b", at=1)
+    other = Entry("other", "crm", DELIVERED, batch_id="b", at=1)
+
+    stores.ledger.record(fence, [failed, other, Entry("m", "crm", DELIVERED, batch_id="b", at=2)])
+    stores.ledger.record(fence, [failed._replace(flow="lake")])
+
+    entries = stores.ledger.entries(["m", "other"])
+    assert (entries["m"]["crm"].state, entries["m"]["crm"].attempts, entries["m"]["crm"].deliveries) == (
+        DELIVERED,
+        2,
+        1,
+    )
+    assert entries["m"]["lake"].error == error
+    assert entries["other"]["crm"].deliveries == 1
+
+
 def test_whoever_takes_a_step_over_shuts_the_other_out(stores: PipelineStores) -> None:
     ledger = stores.ledger
     orphan = ledger.open_step("run", "deliver.crm", 60)

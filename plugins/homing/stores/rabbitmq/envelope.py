@@ -41,7 +41,6 @@ _SHORT = 255  # bytes in one of AMQP's own properties
 _FIELDS = ("session_id", "partition_key", "subject", "to")
 _PROPERTIES = ("content_type", "correlation_id", "reply_to")
 _EXTRA = {*_FIELDS, *_PROPERTIES, "priority", "time_to_live"}
-_BLANK = dict(vars(Message("", None, state=m.LEASED)))
 
 
 @dataclass(frozen=True)
@@ -163,13 +162,16 @@ def unpack(delivery: Delivery, lock_token: str) -> Message:
 
 def _unpack(delivery: Delivery, lock_token: str) -> Message:
     headers = delivery.headers
-    fields = _BLANK.copy()
-    fields["id"] = delivery.id
-    fields["content"] = m.decode(headers[ENCODING], delivery.body.decode(), delivery.id)
-    fields["headers"] = {}
-    fields["lock_token"] = lock_token
-    fields["delivery_count"] = delivery.deliveries
-    fields["enqueued_at"] = _datetime(headers.get(ENQUEUED_AT))
+    # What is left out here is as the class says it is by default.
+    fields: dict[str, Any] = {
+        "id": delivery.id,
+        "content": m.decode(headers[ENCODING], delivery.body.decode(), delivery.id),
+        "headers": {},
+        "lock_token": lock_token,
+        "delivery_count": delivery.deliveries,
+        "enqueued_at": _datetime(headers.get(ENQUEUED_AT)),
+        "state": m.LEASED,
+    }
     if not delivery.plain:
         fields.update(_extra(delivery))
     properties = delivery.properties

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
 
 from homing.errors import ConfigurationError, MissingExtraError
+from homing.message import encode_json
 
 # scheme -> (the dialect and driver meant by it, the driver's package, the extra that brings it)
 _DRIVERS = {
@@ -56,6 +58,23 @@ class Dialect:
         insert = postgresql.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
 
+    def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
+        """The same for rows that `write_many` hands over all at once."""
+        # As one JSON text: the driver would write every value on its own, and the server answer for every row.
+        given = sa.func.json_to_recordset(sa.cast(sa.bindparam("rows", type_=sa.Text), postgresql.JSON))
+        rows = given.table_valued(*(sa.column(column.name, column.type) for column in table.c))
+        insert = postgresql.insert(table).from_select(
+            [column.name for column in table.c], sa.select(rows.render_derived(with_types=True))
+        )
+        return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
+
+    def write_many(
+        self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Runs what `upsert_many` made, for these rows, every column of each given, one after the other."""
+        for part in _without_repeats(rows, keys):
+            connection.execute(statement, {"rows": encode_json(part)})
+
     def among(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Whether the column is one of these values, of which there may be `chunk`."""
         return self.is_in(column, sa.bindparam("among", self.listed(column, values), unique=True))
@@ -95,6 +114,14 @@ class Sqlite(Dialect):
         insert = sqlite.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
 
+    def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
+        return self.upsert(table, keys, changed)
+
+    def write_many(
+        self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        write_rows(connection, statement, list(rows[0]), rows)
+
     def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         return column.in_(sa.select(sa.literal_column("value")).select_from(sa.func.json_each(parameter)))
 
@@ -126,6 +153,14 @@ class Mysql(Dialect):
         changes = _changes(table, keys, insert.inserted, changed)
         return insert.on_duplicate_key_update(list(changes.items()))
 
+    def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
+        return self.upsert(table, keys, changed)
+
+    def write_many(
+        self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        write_rows(connection, statement, list(rows[0]), rows)
+
     def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         return column.in_(sa.bindparam(parameter.key, parameter.value, expanding=True, unique=parameter.unique))
 
@@ -146,3 +181,37 @@ def _changes(table: Table, keys: Sequence[str], new: Any, changed: Mapping[str, 
     if changed is None:
         return {column.name: new[column.name] for column in table.c if column.name not in keys}
     return {name: change(new) for name, change in changed.items()}
+
+
+def write_rows(
+    connection: Connection, statement: sa.Insert, names: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Runs an insert of these columns for each of these rows; what a row leaves out is NULL."""
+    text, order = _compiled(statement, connection.dialect, tuple(names))
+    if order is None:
+        connection.execute(statement, [{name: row.get(name) for name in names} for row in rows])
+    else:
+        # The driver gets its tuples at once: SQLAlchemy would look at every value in between.
+        connection.exec_driver_sql(text, [tuple([row.get(name) for name in order]) for row in rows])
+
+
+@lru_cache(maxsize=100)
+def _compiled(statement: sa.Insert, dialect: sa.Dialect, names: tuple[str, ...]) -> tuple[str, Sequence[str] | None]:
+    """The statement's text and the order of its values, where they have one."""
+    compiled = statement.compile(dialect=dialect, column_keys=names)
+    return str(compiled), getattr(compiled, "positiontup", None)
+
+
+def _without_repeats(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[list[Mapping[str, Any]]]:
+    """The rows in as few parts as have no key twice: PostgreSQL changes no row twice in one statement."""
+    part: list[Mapping[str, Any]] = []
+    seen: set[tuple[Any, ...]] = set()
+    for row in rows:
+        key = tuple([row[name] for name in keys])
+        if key in seen:
+            yield part
+            part, seen = [], set()
+        part.append(row)
+        seen.add(key)
+    if part:
+        yield part

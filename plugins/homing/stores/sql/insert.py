@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
+from homing.stores.sql.dialects import write_rows
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once
@@ -23,6 +24,7 @@ class Inserts:
         self._database = database
         self._table = table
         self._channel = channel
+        self._statement = database.dialect.insert_new(table)
 
     def insert(
         self, connection: Connection, values: Sequence[Mapping[str, Any]], window: float, *, own: bool = True
@@ -41,16 +43,8 @@ class Inserts:
             connection.execute(sa.select(sa.func.pg_notify(self._channel, "")))
 
     def _execute(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> None:
-        statement = self._database.dialect.insert_new(self._table)
-        compiled = statement.compile(dialect=connection.dialect, column_keys=names)
-        order = getattr(compiled, "positiontup", None)
         for chunk in chunks(values, _STATEMENTS):
-            if order is None:
-                connection.execute(statement, [{name: row.get(name) for name in names} for row in chunk])
-            else:
-                # The driver gets its tuples at once: SQLAlchemy would look at every value in between.
-                rows = [tuple([row.get(name) for name in order]) for row in chunk]
-                connection.exec_driver_sql(str(compiled), rows)
+            write_rows(connection, self._statement, names, chunk)
 
     def _copy(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> bool:
         """Whether all rows went in by COPY, which cannot leave out those that are there already."""

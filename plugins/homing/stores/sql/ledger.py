@@ -16,6 +16,7 @@ from homing.message import JSON, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
 
+_KEYS = ("message_id", "flow")
 # What a later record replaces as long as the row is not done.
 _REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
 
@@ -54,8 +55,7 @@ class SqlLedger(Ledger):
 
         def work(connection: Connection) -> None:
             self._check(connection, fence)
-            if values:
-                connection.execute(self._upsert, values)
+            self._write(connection, values)
             connection.execute(self._steps.update().where(self._mine(fence)).values(suspect=suspect))
 
         self._database.write(work)
@@ -74,8 +74,7 @@ class SqlLedger(Ledger):
 
         def work(connection: Connection) -> None:
             self._check(connection, fence)
-            if values:
-                connection.execute(self._upsert, values)
+            self._write(connection, values)
 
         self._database.write(work)
 
@@ -126,6 +125,10 @@ class SqlLedger(Ledger):
                 f"step {fence.step!r} of {fence.run_id} was taken over or its lease ran out; nothing was recorded"
             )
 
+    def _write(self, connection: Connection, values: list[dict[str, Any]]) -> None:
+        if values:
+            self._database.dialect.write_many(connection, self._upsert, _KEYS, values)
+
     @cached_property
     def _upsert(self) -> sa.Insert:
         """Insert, or change the row unless it is done; a second delivery is only counted, the same one again is not.
@@ -154,7 +157,7 @@ class SqlLedger(Ledger):
             "state": unless_done("state"),
             "life": lambda new: sa.case((c.life < new["life"], new["life"]), else_=c.life),
         }
-        return self._database.dialect.upsert(self._rows, ["message_id", "flow"], changed)
+        return self._database.dialect.upsert_many(self._rows, _KEYS, changed)
 
     def _until(self, lease: float) -> int:
         return self._database.now() + int(lease * NANOSECONDS)

@@ -38,12 +38,11 @@ _RARE = {
 }
 #: What `read` takes, in this order.
 READ = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "headers", *_RARE)
-_RARE_FROM = len(READ) - len(_RARE)
 _ID = READ.index("id")
 _NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
-_NOTHING = (None,) * len(_RARE)
+_NOTHING = [None] * len(_RARE)
 _TEXTS = frozenset({str, type(None)})
-_BLANK = dict(vars(Message("", None)))
+_new, _set = object.__new__, object.__setattr__
 
 
 def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence[str] = ()) -> dict[str, Any]:
@@ -119,32 +118,33 @@ def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message
 
     Raises UnreadableMessageError when they cannot be decoded, or are not what their columns are for.
     """
-    sequence, epoch, _, _, _, scheduled, life, created, priority, message_id, body, encoding, headers = row[:_RARE_FROM]
+    sequence, epoch, _, _, _, scheduled, life, created, priority, message_id, body, encoding, headers, *rare = row
     numbers = type(epoch) is type(scheduled) is type(created) is type(priority) is int
     if not (numbers and type(message_id) is type(body) is str):
         raise UnreadableMessageError(_faults(row))
-    fields = _BLANK.copy()
-    fields["id"] = message_id
-    fields["content"] = body if encoding == m.TEXT else m.decode(encoding, body, message_id)
-    fields["headers"] = m.decode_headers(headers, message_id) if headers else {}
-    fields["priority"] = priority
-    fields["sequence_number"] = sequence
-    fields["delivery_count"] = epoch + more
-    fields["enqueued_at"] = from_nanoseconds(created)
+    # What is left out here is as the class says it is by default.
+    fields = {
+        "id": message_id,
+        "content": body if encoding == m.TEXT else m.decode(encoding, body, message_id),
+        "headers": m.decode_headers(headers, message_id) if headers else {},
+        "priority": priority,
+        "sequence_number": sequence,
+        "delivery_count": epoch + more,
+        "enqueued_at": from_nanoseconds(created),
+    }
     if lock_token is not None:
         fields["lock_token"] = lock_token
         fields["state"] = m.LEASED
     if scheduled > created:
         fields["scheduled_at"] = from_nanoseconds(scheduled)
-    rare = row[_RARE_FROM:]
     if rare != _NOTHING or life is not None:
         if not (_TEXTS.issuperset(map(type, rare)) and (life is None or type(life) is int)):
             raise UnreadableMessageError(_faults(row))
         fields.update(zip(_RARE.values(), rare, strict=True))
         fields["time_to_live"] = None if life is None else timedelta(microseconds=life // 1000)
-    message = object.__new__(Message)
+    message = _new(Message)
     # The same as Message(...), which sets its frozen fields one by one: this is done for every message claimed.
-    object.__setattr__(message, "__dict__", fields)
+    _set(message, "__dict__", fields)
     return message
 
 
