@@ -31,6 +31,7 @@ JSON = "json"
 BASE64 = "base64"
 
 _PLAIN = frozenset({bool, int, type(None)})
+_decode_json = msgspec.json.decode
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,10 @@ def encode_accepted(content: Any) -> Encoded:
 def decode(encoding: str, body: str, message_id: str = "?") -> Any:
     """Gives back what `encode` wrote down; raises UnreadableMessageError where that is not possible."""
     try:
+        if encoding == JSON:
+            return _decode_json(body)
         if encoding == TEXT:
             return body
-        if encoding == JSON:
-            return msgspec.json.decode(body)
         if encoding == BASE64:
             return base64.b64decode(body, validate=True)
     except (msgspec.MsgspecError, binascii.Error, RecursionError, TypeError, ValueError) as error:

@@ -365,6 +365,28 @@ def test_acknowledged_messages_are_purged_by_themselves_after_purge_after(
         assert sum(store.count().values()) == 0
 
 
+def test_messages_with_much_and_with_little_written_on_them_come_in_order_and_whole(store: SqlStore) -> None:
+    much = {"subject": "s", "correlation_id": "c", "reply_to": "", "dead_letter_source": "elsewhere"}
+
+    def claimed(*messages: Message) -> list[Message]:
+        store.store_many(messages)
+        found = store.claim(10)
+        store.settle(found)
+        return found
+
+    for turn in range(3):  # whatever the claim before has found
+        few = claimed(Message(f"{turn} few", turn))
+        mixed = claimed(Message(f"{turn} a", turn), Message(f"{turn} b", turn, **much), Message(f"{turn} c", turn))
+
+        assert [(m.id, m.content, m.subject) for m in few] == [(f"{turn} few", turn, None)]
+        assert [m.id for m in mixed] == [f"{turn} a", f"{turn} b", f"{turn} c"]
+        assert [{name: getattr(m, name) for name in much} for m in mixed] == [
+            dict.fromkeys(much),
+            much,
+            dict.fromkeys(much),
+        ]
+
+
 def test_a_payload_of_a_megabyte_survives(store: SqlStore) -> None:
     store.store("x" * 1_000_000)
 

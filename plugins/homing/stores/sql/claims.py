@@ -18,7 +18,7 @@ from homing.store import CRASHED, EXPIRED, BatchLease
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
-from homing.stores.sql.rows import NEEDED, READ
+from homing.stores.sql.rows import NEEDED, PLAIN, READ, beyond_plain, is_plain
 from homing.stores.sql.statements import Statements
 
 _TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
@@ -56,6 +56,7 @@ class Shape(NamedTuple):
 
     limit: int
     contents: bool
+    plain: bool
     partitioned: bool
     no_bucket: bool
     unless_urgent: bool
@@ -63,7 +64,7 @@ class Shape(NamedTuple):
 
 @dataclass
 class Claimed:
-    """What was leased: rows of READ, or nothing but their number, and the token that fences them."""
+    """What was leased: rows of READ or PLAIN, or nothing but their number, and the token that fences them."""
 
     token: str
     rows: list[Any] = field(default_factory=list)
@@ -87,6 +88,8 @@ class Claims:
         self._low = 0
         self._swept = 0.0
         self._statements = Statements()
+        #: Whether the messages found last had nothing but what every message has: then no more is asked for.
+        self._plain = True
 
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
         """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
@@ -210,16 +213,33 @@ class Claims:
         for bucket in buckets:
             left = wanted.limit - taken - len(found)
             if left > 0:
-                shape = Shape(left, wanted.contents, wanted.partitions is not None, bucket is None, unless_urgent)
+                plain = wanted.contents and self._plain
+                partitioned = wanted.partitions is not None
+                shape = Shape(left, wanted.contents, plain, partitioned, bucket is None, unless_urgent)
                 values = {"of_priority": priority, "low": low, "now": now, "of_bucket": bucket}
-                found += fetch(connection, self._statements.get(self._due, shape), values)
+                some = fetch(connection, self._statements.get(self._due, shape), values)
+                found += self._whole(connection, some, plain) if wanted.contents else some
         return found
+
+    def _whole(self, connection: Connection, found: list[Any], plain: bool) -> list[Any]:
+        """These rows with all they have: reading ten columns more costs something even if they are empty."""
+        if not plain:
+            self._plain = all(map(is_plain, found))
+            return found
+        self._plain = all(row[-1] is None for row in found)
+        if self._plain:
+            return found
+        whole: dict[int, Any] = {}
+        for chunk in chunks([row[0] for row in found], self._database.dialect.chunk):
+            mine = self._database.dialect.among(self._table.c.sequence, chunk)
+            whole.update((row[0], row) for row in fetch(connection, self._select(True).where(mine)))
+        return [whole[row[0]] for row in found]
 
     def _due(self, shape: Shape) -> sa.Select[Any]:
         """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
         c = self._table.c
         statement = (
-            self._select(shape.contents)
+            self._select(shape.contents, plain=shape.plain)
             .where(c.priority == sa.bindparam("of_priority"))
             .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
             .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
@@ -271,8 +291,10 @@ class Claims:
             found += fetch(connection, self._database.dialect.lock_free_rows(statement))
         return found
 
-    def _select(self, contents: bool) -> sa.Select[Any]:
+    def _select(self, contents: bool, *, plain: bool = False) -> sa.Select[Any]:
         c = self._table.c
+        if plain:
+            return sa.select(*(c[name] for name in PLAIN), beyond_plain(self._table))
         return sa.select(*(c[name] for name in (READ if contents else NEEDED)))
 
     # -- leasing -----------------------------------------------------------------------------------------------

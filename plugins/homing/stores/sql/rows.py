@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from homing import message as m
 from homing.errors import UnreadableMessageError, UnstorableContentError
-from homing.message import Message
+from homing.message import LEASED, TEXT, Message, decode
 from homing.stores.incoming import refuse_unfit
 from homing.stores.sql.database import NANOSECONDS
 
@@ -36,11 +36,13 @@ _RARE = {
     "dead_letter_description": "dead_letter_description",
     "dead_letter_source": "dead_letter_source",
 }
+#: What every message has.
+PLAIN = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "headers")
 #: What `read` takes, in this order.
-READ = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "headers", *_RARE)
+READ = (*PLAIN, *_RARE)
 _ID = READ.index("id")
 _NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
-_NOTHING = [None] * len(_RARE)
+_NOTHING = (None,) * len(_RARE)
 _TEXTS = frozenset({str, type(None)})
 _new, _set = object.__new__, object.__setattr__
 
@@ -114,7 +116,7 @@ def bucket_of(key: str, partitions: int) -> int:
 
 
 def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message:
-    """The Message in these values of READ, delivered `more` times than they say.
+    """The Message in these values of READ, or of PLAIN when it has no others, delivered `more` times than they say.
 
     Raises UnreadableMessageError when they cannot be decoded, or are not what their columns are for.
     """
@@ -125,7 +127,7 @@ def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message
     # What is left out here is as the class says it is by default.
     fields = {
         "id": message_id,
-        "content": body if encoding == m.TEXT else m.decode(encoding, body, message_id),
+        "content": body if encoding == TEXT else decode(encoding, body, message_id),
         "headers": m.decode_headers(headers, message_id) if headers else {},
         "priority": priority,
         "sequence_number": sequence,
@@ -134,18 +136,28 @@ def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message
     }
     if lock_token is not None:
         fields["lock_token"] = lock_token
-        fields["state"] = m.LEASED
+        fields["state"] = LEASED
     if scheduled > created:
         fields["scheduled_at"] = from_nanoseconds(scheduled)
-    if rare != _NOTHING or life is not None:
+    if rare.count(None) != len(rare) or life is not None:
         if not (_TEXTS.issuperset(map(type, rare)) and (life is None or type(life) is int)):
             raise UnreadableMessageError(_faults(row))
-        fields.update(zip(_RARE.values(), rare, strict=True))
+        fields.update(zip(_RARE.values(), rare, strict=False))
         fields["time_to_live"] = None if life is None else timedelta(microseconds=life // 1000)
     message = _new(Message)
     # The same as Message(...), which sets its frozen fields one by one: this is done for every message claimed.
     _set(message, "__dict__", fields)
     return message
+
+
+def is_plain(row: tuple[Any, ...]) -> bool:
+    """Whether these values of READ hold nothing beyond PLAIN."""
+    return row[len(PLAIN) :] == _NOTHING
+
+
+def beyond_plain(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """An expression that is NULL for messages that have nothing beyond PLAIN."""
+    return sa.func.coalesce(*(table.c[name] for name in _RARE))
 
 
 def to_message(row: Mapping[str, Any]) -> Message:
@@ -174,7 +186,7 @@ def _faults(row: tuple[Any, ...]) -> str:
     """
     wrong = [
         f"{name} is {'not UTF-8' if isinstance(value, bytes) and _kind(name) is str else type(value).__name__}"
-        for name, value in zip(READ, row, strict=True)
+        for name, value in zip(READ, row, strict=False)
         if value is not None and type(value) is not _kind(name)
     ]
     return f"message {row[_ID]!s} has values its columns are not for: {', '.join(wrong)}"
