@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 
 from homing.errors import ConfigurationError
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.stores.sql.database import NANOSECONDS, Database, fetch
 
 #: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
 WAITING = "waiting"
@@ -61,7 +61,7 @@ class Scans:
         statement = statement.where(c.sequence <= upto).order_by(c.sequence).limit(page)
         while True:
             one = statement.where(c.sequence > after)
-            found = self._database.read(lambda connection, one=one: connection.execute(one).all())  # type: ignore[misc]
+            found = self._database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
             if found:
                 yield found
             if len(found) < page:
