@@ -270,6 +270,9 @@ class Link:
     def on_disposition(self, channel: int, values: list[Any]) -> None:
         if channel != self.channel or not values[0] or self.queue is None:
             return
+        if self.connection.server.on_settlement is not None:
+            self.connection.server.on_settlement()
+            return
         last = values[1] if values[2] is None else values[2]
         for number in range(values[1], last + 1):
             entry = self.unsettled.pop(number, None)
