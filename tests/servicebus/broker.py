@@ -27,6 +27,10 @@ def lock_lost(text: str) -> Refusal:
     return Refusal("com.microsoft:message-lock-lost", text, 410)
 
 
+def too_large(size: int, limit: int) -> Refusal:
+    return Refusal("amqp:link:message-size-exceeded", f"The message of {size} bytes exceeds the limit of {limit} bytes.")
+
+
 def not_found(text: str) -> Refusal:
     return Refusal("amqp:not-found", f"The messaging entity '{text}' could not be found.", 404)
 
