@@ -145,7 +145,7 @@ def test_a_body_that_does_not_fit_stays_and_is_a_dead_letter_in_the_end(bus: Bus
     receiver = bus.receiver(queue=queue)
 
     for receive in (receiver.receive, receiver.receive_payload):
-        with pytest.raises(BindingError, match="m1.*Order"):
+        with pytest.raises(BindingError, match=r"m1.*Order"):
             receive(Order, server_wait_time=20)
 
     assert nothing(receiver)

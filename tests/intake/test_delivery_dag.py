@@ -1,4 +1,4 @@
-"""A pipeline fed from Service Bus, from the queue to its destinations: Airflow's tasks, spark-submit, the unmodified SDK.
+"""A pipeline fed from Service Bus, from its queue to its destinations: real tasks, spark-submit, the unmodified SDK.
 
 The tests of this module build on each other, in order. The source is a connection of the Microsoft provider's type, and
 the queue is filled by the SDK, as any other application would fill it.
@@ -60,7 +60,7 @@ DAGS = """
 from homing.airflow import delivery_dag
 
 delivery_dag("shipments", chain="shipments_chain:chain", store="env:SHIPMENTS", dead_letter_store="env:SHIPMENTS_DEAD",
-             source="shipments_bus", max_retries=0)
+             source="shipments_bus?queue=shipments", max_retries=0)
 """
 
 
@@ -75,7 +75,7 @@ class Shipments:
             (folder / "dags").mkdir(exist_ok=True)
             (folder / "dags" / name).write_text(text)
         self.out.mkdir()
-        connection = {"conn_type": "azure_service_bus", "schema": server.connection_string, "extra": {"queue": QUEUE}}
+        connection = {"conn_type": "azure_service_bus", "schema": server.connection_string}
         self.environment = {
             **os.environ,
             "AIRFLOW_HOME": str(folder),
@@ -136,7 +136,7 @@ class Shipments:
         return asked
 
     def delivered_to(self, destination: str) -> Counter[str]:
-        return Counter(id for path in self.out.glob(f"{destination}-*") for id in path.read_text().splitlines())
+        return Counter(line for path in self.out.glob(f"{destination}-*") for line in path.read_text().splitlines())
 
     def books(self, stores: PipelineStores) -> Books:
         return keep_books(stores, ["carrier", "ledger"])
@@ -170,7 +170,7 @@ LATER = [f"t{number}" for number in range(3)]
 def test_an_intake_killed_after_its_commit_has_acknowledged_nothing(
     shipments: Shipments, stores: PipelineStores
 ) -> None:
-    shipments.send(*(shipment(id) for id in FIRST), shipment("poison", -1.0))
+    shipments.send(*map(shipment, FIRST), shipment("poison", -1.0))
     shipments.server.hold_settlements()
 
     with shipments.start("dags", "test", "shipments", DATE) as run:
@@ -188,7 +188,7 @@ def test_the_next_run_delivers_everything_once_and_empties_the_queue(
 ) -> None:
     shipments.server.settle_again()
     shipments.wait_until_unlocked(len(FIRST) + 1)
-    shipments.send(*(shipment(id) for id in LATER), shipment("unstorable", subject="x" * 300))
+    shipments.send(*map(shipment, LATER), shipment("unstorable", subject="x" * 300))
 
     said = shipments.airflow("dags", "test", "shipments", DATE)
 

@@ -1,7 +1,7 @@
 """The test server as a process of its own: `python -m tests.servicebus`.
 
-Says its connection string in the first line it writes. After the line "hold" it leaves settlements undone and without an
-answer, and writes "held" when the first one comes; after "settle" it does them again. It ends with its input.
+Says its connection string in the first line it writes. After the line "hold" it leaves settlements undone and without
+an answer, and writes "held" when the first one comes; after "settle" it does them again. It ends with its input.
 """
 
 from __future__ import annotations

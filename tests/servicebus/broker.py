@@ -28,7 +28,9 @@ def lock_lost(text: str) -> Refusal:
 
 
 def too_large(size: int, limit: int) -> Refusal:
-    return Refusal("amqp:link:message-size-exceeded", f"The message of {size} bytes exceeds the limit of {limit} bytes.")
+    return Refusal(
+        "amqp:link:message-size-exceeded", f"The message of {size} bytes exceeds the limit of {limit} bytes."
+    )
 
 
 def not_found(text: str) -> Refusal:

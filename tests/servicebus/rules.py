@@ -1,7 +1,7 @@
 """Filters and actions of the test server, judged by SQLite: nothing of the embedded bus's own reading is in here.
 
-An expression becomes a SELECT over the properties it names, so that precedence, arithmetic, LIKE and the three values of
-truth are another's. To SQLite a boolean is a number, and + adds numbers only.
+An expression becomes a SELECT over the properties it names, so that precedence, arithmetic, LIKE and the three values
+of truth are another's. To SQLite a boolean is a number, and + adds numbers only.
 """
 
 from __future__ import annotations
