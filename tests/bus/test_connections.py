@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from demo.ports import free_port
 from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryMode, RetryOptions
@@ -74,6 +75,27 @@ def test_a_database_that_is_not_there_is_tried_again_as_often_as_said() -> None:
         pytest.raises(StoreUnavailableError, match="cannot"),
     ):
         sender.send_payload("a")
+
+
+def test_a_wrong_database_is_told_and_its_password_is_not(database: str) -> None:
+    """As a wrong key is to the service."""
+    url = sa.make_url(database)
+    if url.get_backend_name() == "sqlite":
+        wrong = "sqlite:////no/such/folder/bus.db"
+    else:
+        nobody = url.set(username="nobody", password="geheim", database="no_such")  # noqa: S106
+        wrong = nobody.render_as_string(hide_password=False)
+
+    with (
+        MessageSender(wrong, queue="q", retry=AT_ONCE) as sender,
+        MessageReceiver(wrong, queue="q", retry=AT_ONCE) as receiver,
+    ):
+        for use in (lambda: sender.send_payload("a"), lambda: receiver.receive(server_wait_time=0)):
+            with pytest.raises(StoreUnavailableError) as caught:
+                use()
+            assert "geheim" not in str(caught.value)
+    with pytest.raises(StoreUnavailableError), Administrator(wrong) as admin:
+        admin.create_queue("q")
 
 
 def test_retry_options_say_what_the_two_modes_do() -> None:

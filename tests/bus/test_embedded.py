@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from homing.bus import Administrator, Message, MessageReceiver, MessageSender, SqlFilter
-from homing.errors import ConfigurationError, LeaseLostError, StoreError
+from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryOptions, SqlFilter
+from homing.errors import ConfigurationError, LeaseLostError, StoreError, StoreUnavailableError
 from homing.stores.sql import SqlStore
+from homing.stores.sql.dialects import with_driver
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
 
 
@@ -140,6 +142,46 @@ def test_a_message_whose_rule_fails_is_a_dead_letter_and_holds_up_nobody(tmp_pat
         assert {message.dead_letter_reason for message in dead} == {"FilterEvaluationException"}
         assert "huge" not in dead[0].application_properties
         assert len([get(plain) for _ in range(3)]) == 3
+    finally:
+        bus.close()
+
+
+def locked(database: str, queue: str) -> sa.Connection:
+    """A connection that keeps everybody else from the queue's table until it is closed."""
+    connection = sa.create_engine(with_driver(sa.make_url(database)), poolclass=sa.NullPool).connect()
+    (table,) = [name for name in sa.inspect(connection).get_table_names() if queue.replace("-", "_") in name]
+    statement = {
+        "sqlite": "begin immediate",
+        "postgresql": f"lock table {table} in access exclusive mode",
+        "mysql": f"lock tables {table} write",
+    }[connection.dialect.name]
+    connection.exec_driver_sql(statement)
+    return connection
+
+
+def test_an_attempt_ends_in_its_time_and_the_next_one_sends_once(database: str) -> None:
+    bus = Bus(database)
+    try:
+        queue = bus.queue()
+        bus.sender(queue=queue).send_payload("makes the table")
+        receiver = bus.receiver(queue=queue)
+        receiver.complete(get(receiver))
+        impatient = RetryOptions(max_retries=0, delay=0.1, try_timeout=1)
+        patient = bus.sender(queue=queue, retry=RetryOptions(max_retries=100, delay=0.1, try_timeout=0.5))
+        with ThreadPoolExecutor() as pool, locked(database, queue):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailableError):
+                bus.sender(queue=queue, retry=impatient).send_payload("never")
+            assert 0.5 < time.monotonic() - began < 10, "neither at once nor as long as the database would wait"
+            sending = pool.submit(patient.send_payload, "once")
+            time.sleep(1.5)  # two attempts and more
+            assert not sending.done()
+            released = time.monotonic()
+        sending.result(30)
+        assert time.monotonic() - released < 10
+
+        assert get(receiver).body == "once"
+        assert nothing(receiver)
     finally:
         bus.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 
 from homing.bus import Message, MessageBatch, ReceiveMode
 from homing.errors import (
+    BindingError,
+    ConfigurationError,
     HomingError,
     LeaseLostError,
     NoSuchMessageError,
@@ -119,6 +121,40 @@ def test_a_payload_is_received_alone_and_is_done_with(bus: Bus) -> None:
     assert receiver.receive_payload(server_wait_time=0.3) is None
 
 
+@dataclass
+class Order:
+    number: int
+
+
+def test_a_body_is_received_as_what_it_is_asked_for(bus: Bus) -> None:
+    queue = bus.queue()
+    sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
+    sender.send_batch([Message(body={"number": n}) for n in (1, 2)])
+
+    message = get(receiver, body_type=Order)
+
+    assert message.body == Order(1)
+    receiver.complete(message)
+    assert receiver.receive_payload(Order, server_wait_time=20) == Order(2)
+    assert nothing(receiver)
+
+
+def test_a_body_that_does_not_fit_stays_and_is_a_dead_letter_in_the_end(bus: Bus) -> None:
+    queue = bus.queue(max_delivery_count=2)
+    bus.sender(queue=queue).send(Message(body={"number": "one"}, message_id="m1"))
+    receiver = bus.receiver(queue=queue)
+
+    for receive in (receiver.receive, receiver.receive_payload):
+        with pytest.raises(BindingError, match=r"m1.*Order"):
+            receive(Order, server_wait_time=20)
+
+    assert nothing(receiver)
+    assert get(receiver, dead_lettered=True).body == {"number": "one"}
+    deleting = bus.receiver(queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE)
+    with pytest.raises(ConfigurationError, match="would be lost"):
+        deleting.receive_payload(Order)
+
+
 def test_an_empty_queue_gives_nothing(bus: Bus) -> None:
     receiver = bus.receiver(queue=bus.queue())
 
@@ -206,35 +242,6 @@ def test_a_scheduled_message_is_cancelled_once(bus: Bus) -> None:
     receiver = bus.receiver(queue=queue)
     assert get(receiver).body == "soon"
     assert nothing(receiver)
-
-
-def test_receive_and_delete_removes_and_cannot_be_settled(bus: Bus) -> None:
-    queue = bus.queue()
-    bus.sender(queue=queue).send_payload("a")
-    receiver = bus.receiver(queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE)
-
-    message = get(receiver)
-
-    assert message.body == "a"
-    for settle in (receiver.complete, receiver.abandon, receiver.dead_letter, receiver.defer, receiver.renew_lock):
-        with pytest.raises(NotInFlightError, match="RECEIVE_AND_DELETE"):
-            settle(message)
-    assert nothing(receiver)
-
-
-def test_a_message_is_settled_once(bus: Bus) -> None:
-    queue = bus.queue()
-    sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
-    sender.send_payload("a")
-    message = get(receiver)
-    receiver.complete(message)
-
-    for settle in (receiver.complete, receiver.abandon, receiver.dead_letter, receiver.defer):
-        with pytest.raises((NotInFlightError, LeaseLostError)):
-            settle(message)
-
-    assert nothing(receiver)
-    assert nothing(receiver, dead_lettered=True)
 
 
 def test_a_message_that_was_never_received_cannot_be_settled(bus: Bus) -> None:

@@ -16,6 +16,7 @@ from homing import Message, open_store
 from homing.delivery.intake import take_in
 from homing.errors import StoreUnavailableError
 from homing.store import BROWSE, Store
+from tests.servicebus.broker import Settings
 
 _WORKER = Path(__file__).with_name("workers.py")
 _SHARED = ["rabbitmq", "servicebus"]  # sources that several processes can open
@@ -26,7 +27,10 @@ def source_url(request: pytest.FixtureRequest) -> str:
     name = f"t{uuid.uuid4().hex[:12]}"
     if request.param == "memory":
         return f"memory://?store={name}"
-    return f"{request.getfixturevalue(request.param).url}?store={name}"
+    server = request.getfixturevalue(request.param)
+    if request.param == "servicebus":
+        server.call(lambda: server.broker.make_queue(name, Settings(lock_duration=5.0)))
+    return f"{server.url}?store={name}"
 
 
 @pytest.fixture

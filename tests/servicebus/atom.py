@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
-from homing.bus.rules import CorrelationFilter, FalseFilter, Filter, Rule, SqlFilter, TrueFilter
 from tests.servicebus.broker import Broker, Settings, Subscription
+from tests.servicebus.rules import CorrelationFilter, Filter, Rule, SqlFilter, everything, nothing
 
 _SB = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
 _TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
@@ -184,17 +184,17 @@ def _rule(entry: ET.Element, name: str) -> Rule:
 def _filter(wanted: ET.Element) -> Filter:
     kind = wanted.get(_TYPE)
     if kind == "TrueFilter":
-        return TrueFilter()
+        return everything
     if kind == "FalseFilter":
-        return FalseFilter()
+        return nothing
     if kind == "SqlFilter":
         return SqlFilter(wanted.findtext(f"{_SB}SqlExpression") or "")
-    fields: dict[str, Any] = {name: wanted.findtext(f"{_SB}{tag}") for tag, name in _TEXTS.items()}
-    properties = {}
+    texts = {name: wanted.findtext(f"{_SB}{tag}") for tag, name in _TEXTS.items()}
+    properties: dict[str, Any] = {}
     for pair in wanted.iter(f"{_SB}KeyValueOfstringanyType"):
         value = pair.find(f"{_SB}Value")
         assert value is not None
         convert = {"int": int, "long": int, "double": float, "boolean": lambda text: text == "true"}
         kind = (value.get(_TYPE) or "").partition(":")[2]
         properties[pair.findtext(f"{_SB}Key") or ""] = convert.get(kind, str)(value.text or "")
-    return CorrelationFilter(**fields, properties=properties)
+    return CorrelationFilter({name: text for name, text in texts.items() if text}, properties)

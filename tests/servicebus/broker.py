@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from homing.bus.rules import Rule, copies
 from tests.servicebus.letters import Letter
+from tests.servicebus.rules import Rule, copies
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 
@@ -25,6 +25,12 @@ class Refusal(Exception):
 
 def lock_lost(text: str) -> Refusal:
     return Refusal("com.microsoft:message-lock-lost", text, 410)
+
+
+def too_large(size: int, limit: int) -> Refusal:
+    return Refusal(
+        "amqp:link:message-size-exceeded", f"The message of {size} bytes exceeds the limit of {limit} bytes."
+    )
 
 
 def not_found(text: str) -> Refusal:
@@ -246,9 +252,8 @@ class Broker:
             for entry in list(topic.inbox.available()):
                 topic.inbox.complete(entry)
                 for subscription in topic.subscriptions.values():
-                    seen = entry.letter.as_rules_see_it()
-                    for copy in copies(subscription.rules.values(), seen):
-                        subscription.queue.put(entry.letter.changed_by_rule(seen, copy), origin=entry)
+                    for copy in copies(subscription.rules.values(), entry.letter):
+                        subscription.queue.put(copy, origin=entry)
         for queue in list(self.queues.values()):
             if queue.settings.forward_to is not None:
                 for entry in list(queue.available()):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from homing.bus import Message
 from tests.servicebus.codec import Described, Symbol, Timestamp, UInt, ULong, decode, encode
 
 HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, DATA = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75
@@ -34,23 +33,6 @@ class Letter:
         """Seconds since 1970."""
         at = self.annotations.get(SCHEDULED_FOR)
         return None if at is None else at / 1000
-
-    def as_rules_see_it(self) -> Message:
-        names = {"message_id", "to", "reply_to", "reply_to_session_id", "label", "session_id", "correlation_id",
-                 "content_type"}  # fmt: skip
-        known: dict[str, Any] = {key: value for key, value in self.properties.items() if key in names}
-        return Message(body=b"", **known, application_properties={str(k): v for k, v in self.application.items()})
-
-    def changed_by_rule(self, before: Message, after: Message) -> Letter:
-        """With what a rule's action has changed."""
-        changed = {
-            name: getattr(after, name) for name in _FIELDS if getattr(before, name, None) != getattr(after, name, None)
-        }
-        return replace(
-            self,
-            properties={**self.properties, **changed},
-            application=dict(after.application_properties),
-        )
 
     def encoded(self, *, delivery_count: int, annotations: dict[str, Any], delivery: dict[str, Any] | None) -> bytes:
         """As a receiver gets it."""

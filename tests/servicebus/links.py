@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tests.servicebus import management
-from tests.servicebus.broker import Entry, Hold, Queue, Refusal
+from tests.servicebus.broker import Entry, Hold, Queue, Refusal, too_large
 from tests.servicebus.codec import Described, Symbol, UByte, UInt, ULong, decode
 from tests.servicebus.letters import read_batch, read_letter
 from tests.servicebus.management import wire
@@ -177,10 +177,7 @@ class Link:
         else:
             limit = self.broker.inbox(self.path).settings.max_message_size
             if len(raw) > limit:
-                raise Refusal(
-                    "amqp:link:message-size-exceeded",
-                    f"The message of {len(raw)} bytes exceeds the limit of {limit} bytes.",
-                )
+                raise too_large(len(raw), limit)
             self.broker.send(self.path, read_batch(raw) if first[3] == _BATCH else [read_letter(raw)])
 
     def _put_token(self, raw: bytes) -> bytes:
@@ -269,6 +266,9 @@ class Link:
 
     def on_disposition(self, channel: int, values: list[Any]) -> None:
         if channel != self.channel or not values[0] or self.queue is None:
+            return
+        if self.connection.server.on_settlement is not None:
+            self.connection.server.on_settlement()
             return
         last = values[1] if values[2] is None else values[2]
         for number in range(values[1], last + 1):

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from tests.servicebus.broker import DEFERRED, SCHEDULED, Broker, Entry, Queue, Refusal, lock_lost
+from tests.servicebus.broker import DEFERRED, SCHEDULED, Broker, Entry, Queue, Refusal, lock_lost, too_large
 from tests.servicebus.codec import Array, Described, Int, Symbol, Timestamp, ULong, decode, encode
 from tests.servicebus.letters import APPLICATION, PROPERTIES, Letter, read_letter
 
@@ -40,6 +40,9 @@ def answer(connection: Connection, path: str, raw: bytes) -> bytes:
 
 
 def _schedule(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    limit, size = broker.inbox(path).settings.max_message_size, sum(len(item["message"]) for item in body["messages"])
+    if size > limit:
+        raise too_large(size, limit)
     entries = broker.send(path, [read_letter(item["message"]) for item in body["messages"]])
     return 200, {"sequence-numbers": Array(entry.sequence for entry in entries)}
 

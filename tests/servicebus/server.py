@@ -35,6 +35,8 @@ class ServiceBusServer:
         self.broker = Broker()
         self.port = 0
         self.connections: set[Connection] = set()
+        #: Called in place of settling, while it is set: for what happens between a commit and its settlement.
+        self.on_settlement: Callable[[], None] | None = None
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="servicebus-server", daemon=True)

@@ -12,7 +12,6 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from homing import Message, open_store
-from homing.bus import Rule
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -23,6 +22,7 @@ from homing.errors import (
 )
 from homing.stores.servicebus.store import ServiceBusStore
 from tests.servicebus.broker import Settings, Subscription
+from tests.servicebus.rules import Rule
 from tests.servicebus.server import ServiceBusServer
 
 

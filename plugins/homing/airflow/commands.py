@@ -50,10 +50,11 @@ def _find_url(reference: str) -> str:
 
     if is_url(reference):
         return resolve_url(reference)
+    connection_id, _, options = reference.partition("?")
     try:
-        return url_of(Connection.get_connection_from_secrets(reference))
+        return url_of(Connection.get_connection_from_secrets(connection_id), options)
     except AirflowNotFoundException as error:
-        raise ConfigurationError(f"there is no Airflow connection {reference!r} for a store") from error
+        raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
 
 
 def _connections() -> Sequence[str]:

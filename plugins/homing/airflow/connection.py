@@ -1,13 +1,15 @@
 """The connection type `homing`: how its form becomes a store URL.
 
-Either the password field holds the whole URL, or `scheme` is set and the URL is put together from the fields. A
-connection of the Microsoft provider, of type `azure_service_bus`, is a store too when its extra names a queue.
+Either the password field holds the whole URL, or `scheme` is set and the URL is put together from the fields.
+
+A connection of the Microsoft provider, of type `azure_service_bus`, is a namespace with many stores. Which one is said
+behind its id, `bus?queue=orders`, because the provider's form has no place for it; or in its extra.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from homing.errors import ConfigurationError
 from homing.stores import check_scheme, resolve_url
@@ -33,11 +35,19 @@ class ConnectionFields(Protocol):
     def extra_dejson(self) -> Any: ...
 
 
-def url_of(connection: ConnectionFields) -> str:
-    """The store URL of a connection. A secret: never log it. Raises ConfigurationError when its fields make none."""
+def url_of(connection: ConnectionFields, options: str = "") -> str:
+    """The store URL of a connection, with what stood behind its id. A secret: never log it.
+
+    Raises ConfigurationError when its fields make none.
+    """
     fields = dict(connection.extra_dejson or {})
     if connection.conn_type == _SERVICE_BUS:
-        return _service_bus_url(connection, fields)
+        return _service_bus_url(connection, fields, dict(parse_qsl(options)))
+    if options:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} names its store itself: only one of type {_SERVICE_BUS} has "
+            "?queue= behind its id"
+        )
     if fields.get("scheme"):
         url = _put_together(connection, fields)
         check_scheme(url)
@@ -49,17 +59,25 @@ def url_of(connection: ConnectionFields) -> str:
     return resolve_url(connection.password)
 
 
-def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any]) -> str:
+def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any], options: dict[str, str]) -> str:
     """The Microsoft provider keeps the connection string in the schema field."""
     from homing.stores.servicebus.options import url_of as servicebus_url
 
-    queue = fields.get("queue") or fields.get("topic")
-    if not connection.schema or not queue:
+    if not connection.schema:
         raise ConfigurationError(
-            f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} needs its connection string, and in its "
-            'extra the queue to open as a store: {"queue": "orders"}, or {"topic": "orders", "subscription": "billing"}'
+            f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} has no connection string; to log in by "
+            "identity, as its other fields would, is something the store cannot do"
         )
-    return servicebus_url(connection.schema, queue, fields.get("subscription"))
+    places = {"queue", "topic", "subscription"}
+    named = options if places & options.keys() else fields
+    queue = named.get("queue") or named.get("topic")
+    if not queue:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} is a store by the name of a queue, as in "
+            f"{connection.conn_id}?queue=orders or {connection.conn_id}?topic=orders&subscription=billing"
+        )
+    more = urlencode({name: value for name, value in options.items() if name not in places})
+    return servicebus_url(connection.schema, queue, named.get("subscription")) + (f"&{more}" if more else "")
 
 
 def _put_together(connection: ConnectionFields, fields: dict[str, Any]) -> str:

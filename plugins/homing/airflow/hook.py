@@ -14,7 +14,7 @@ from homing.errors import ConfigurationError, HomingError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
 
-_CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
+_CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}(\?\S+)?")
 
 
 class StoreHook(BaseHook):
@@ -31,10 +31,11 @@ class StoreHook(BaseHook):
 
     def get_url(self) -> str:
         """The store URL. A secret: never log it."""
+        connection_id, _, options = self.homing_conn_id.partition("?")
         try:
-            return url_of(self.get_connection(self.homing_conn_id))
+            return url_of(self.get_connection(connection_id), options)
         except AirflowNotFoundException as error:
-            raise ConfigurationError(f"there is no Airflow connection {self.homing_conn_id!r} for a store") from error
+            raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
 
     def get_conn(self) -> Store:
         """The store, not yet connected; the caller closes it."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from homing import message as m
-from homing.errors import UnstorableContentError
+from homing.errors import NoSuchMessageError, UnstorableContentError
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -20,6 +20,7 @@ DEFERRED = "deferred"
 SCHEDULED = "scheduled"
 
 _MAX_ID = 128
+_MAX_SEQUENCE_NUMBER = 2**63 - 1
 _TEXTS = ("content_type", "message_id", "to", "reply_to", "reply_to_session_id", "label", "session_id",
           "correlation_id", "partition_key")  # fmt: skip
 
@@ -96,3 +97,9 @@ class MessageBatch:
     @property
     def message_count(self) -> int:
         return len(self.messages)
+
+
+def check_sequence_number(number: object) -> None:
+    """Raises NoSuchMessageError for what no message can have."""
+    if type(number) is not int or not 0 < number <= _MAX_SEQUENCE_NUMBER:
+        raise NoSuchMessageError(f"a sequence number is a whole number from 1 up, not {number!r:.40}")

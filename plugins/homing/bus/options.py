@@ -27,7 +27,8 @@ class RetryMode(Enum):
 class RetryOptions:
     """How often, and how far apart, an operation is tried again when the bus cannot be reached. Seconds.
 
-    `try_timeout` bounds one attempt at the service; a database has its own time-outs.
+    `try_timeout` bounds one attempt: at the service the whole of it, in a database each statement with its wait for
+    locks.
     """
 
     max_retries: int = 3

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+from homing.binding import Converter, bind, describe_type
 from homing.bus.broker import ReceiveLink, ReceiveOptions
 from homing.bus.connection import entity_path, open_broker
-from homing.bus.message import Message, MessageBatch
+from homing.bus.message import Message, MessageBatch, check_sequence_number
 from homing.bus.options import ReceiveMode, RetryOptions
-from homing.errors import ConfigurationError, NotInFlightError, StoreError
+from homing.errors import BindingError, ConfigurationError, NotInFlightError, StoreError
 
 #: The reason a dead letter has when its receiver says nothing about it.
 BY_RECEIVER = "DEADLETTERED_BY_RECEIVER"
+
+_WAIT = 60.0  # seconds a receiver waits that was not told how long
 
 
 class MessageReceiver:
@@ -52,17 +56,26 @@ class MessageReceiver:
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
-    def receive(self, *, server_wait_time: float = 60.0, dead_lettered: bool = False) -> Message | None:
-        """The next message, waited for; None when none came within `server_wait_time` seconds."""
-        messages = self._receive(1, server_wait_time, dead_lettered)
-        return messages[0] if messages else None
+    def receive(
+        self, body_type: Any = Any, *, server_wait_time: float | None = None, dead_lettered: bool = False
+    ) -> Message | None:
+        """The next message, waited for; None when none came within `server_wait_time` seconds (60).
 
-    def receive_payload(self, *, server_wait_time: float = 60.0, dead_lettered: bool = False) -> Any:
-        """The body of the next message, which is completed; None when none came.
+        Its body is a `body_type`, as a handler's parameter would be. One that does not fit is abandoned, and raises
+        BindingError.
+        """
+        convert = self._converter(body_type)
+        messages = self._receive(1, server_wait_time, dead_lettered)
+        return self._bound(messages[0], convert) if messages else None
+
+    def receive_payload(
+        self, payload_type: Any = Any, *, server_wait_time: float | None = None, dead_lettered: bool = False
+    ) -> Any:
+        """The body of the next message, as `receive` gives it, which is completed; None when none came.
 
         There is nothing left to settle the message by, so that its body is in the caller's hands alone.
         """
-        message = self.receive(server_wait_time=server_wait_time, dead_lettered=dead_lettered)
+        message = self.receive(payload_type, server_wait_time=server_wait_time, dead_lettered=dead_lettered)
         if message is None:
             return None
         if message.lock_token is not None:
@@ -70,7 +83,7 @@ class MessageReceiver:
         return message.body
 
     def receive_batch(
-        self, max_message_count: int, *, server_wait_time: float = 60.0, dead_lettered: bool = False
+        self, max_message_count: int, *, server_wait_time: float | None = None, dead_lettered: bool = False
     ) -> MessageBatch | None:
         """Up to so many messages, as soon as there is one; None when none came."""
         if type(max_message_count) is not int or max_message_count < 1:
@@ -80,6 +93,7 @@ class MessageReceiver:
 
     def receive_deferred(self, sequence_number: int) -> Message:
         """The message that was deferred under this number; raises NoSuchMessageError when there is none."""
+        check_sequence_number(sequence_number)
         return self._link(dead_lettered=False).receive_deferred(sequence_number)
 
     # -- settling ----------------------------------------------------------------------------------------------
@@ -120,7 +134,23 @@ class MessageReceiver:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _receive(self, limit: int, wait: float, dead_lettered: bool) -> list[Message]:
+    def _converter(self, wanted: Any) -> Converter:
+        if wanted is not Any and self._options.mode is ReceiveMode.RECEIVE_AND_DELETE:
+            raise ConfigurationError(
+                f"a body that is no {describe_type(wanted)} would be lost with RECEIVE_AND_DELETE: receive with "
+                "PEEK_LOCK, or without a type"
+            )
+        return bind(wanted)
+
+    def _bound(self, message: Message, convert: Converter) -> Message:
+        try:
+            return replace(message, body=convert(message.body))
+        except BindingError as error:
+            self.abandon(message)  # for somebody who can read it, and a dead letter in the end
+            raise BindingError(f"message {message.message_id} of {self._path!r}: {error}") from error
+
+    def _receive(self, limit: int, wait: float | None, dead_lettered: bool) -> list[Message]:
+        wait = _WAIT if wait is None else wait
         if not wait >= 0:
             raise ConfigurationError(f"server_wait_time is a number of seconds from 0 up, not {wait!r}")
         messages = self._link(dead_lettered).receive(limit, wait)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from homing.bus.connection import entity_path, open_broker
-from homing.bus.message import Message, MessageBatch
+from homing.bus.message import Message, MessageBatch, check_sequence_number
 from homing.bus.options import RetryOptions
 from homing.errors import StoreError, UnstorableContentError
 
@@ -52,6 +52,7 @@ class MessageSender:
     def cancel(self, sequence_number: int) -> None:
         """Takes a scheduled message back; raises NoSuchMessageError when it is due already or there is none."""
         self._check(())
+        check_sequence_number(sequence_number)
         self._link.cancel(sequence_number)
 
     def close(self) -> None:

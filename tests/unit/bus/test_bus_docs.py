@@ -17,6 +17,25 @@ _ROWS = [
 ]
 
 
+#: Every type, field, function and parameter that was asked for.
+_ASKED = {
+    "Message": "body contentType messageId to replyTo replyToSessionId label sessionId correlationId partitionKey "
+    "timeToLive sequenceNumber lockToken applicationProperties deliveryCount enqueuedTime enqueuedSequenceNumber "
+    "deadLetterErrorDescription deadLetterReason deadLetterSource state",
+    "ApplicationProperties": "properties",
+    "MessageBatch": "messageCount messages",
+    "AmqpRetryOptions": "maxRetries delay maxDelay tryTimeout retryMode",
+    "ASBServiceSenderConfig": "entityType topicOrQueueName connectionString amqpRetryOptions",
+    "ASBServiceReceiverConfig": "connectionString entityConfig receiveMode maxAutoLockRenewDuration amqpRetryOptions",
+    "TopicSubsConfig": "topicName subscriptionName",
+    "QueueConfig": "queueName",
+    "MessageSender": "send sendPayload schedule cancel sendBatch close",
+    "MessageReceiver": "receive receivePayload receiveBatch complete abandon deadLetter defer receiveDeferred "
+    "renewLock close",
+    "": "EntityType AmqpRetryMode ReceiveMode Listener Administrator serverWaitTime T deadLettered maxMessageCount",
+}
+
+
 def snake(name: str) -> str:
     return re.sub(r"([A-Z])", lambda found: f"_{found.group(1).lower()}", name)
 
@@ -24,6 +43,12 @@ def snake(name: str) -> str:
 def test_every_row_says_something_of_both_buses() -> None:
     assert len(_ROWS) > 45
     assert all(len(row) == 4 and all(row) for row in _ROWS)
+
+
+def test_everything_that_was_asked_for_has_a_row() -> None:
+    asked = {f"{owner}.{name}".lstrip(".") for owner, names in _ASKED.items() for name in names.split()}
+
+    assert asked == {name for row in _ROWS for name in re.findall(r"`([\w.]+)`", row[0])}
 
 
 def test_what_the_table_names_exists() -> None:

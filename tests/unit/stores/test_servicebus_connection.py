@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -36,21 +37,57 @@ def test_what_is_no_connection_string_is_refused_and_not_repeated(string: str) -
     assert "geheim" not in str(caught.value)
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> str:
+def connect(monkeypatch: pytest.MonkeyPatch, behind: str = "", **fields: Any) -> str:
     from homing.airflow.hook import find_url
 
     monkeypatch.setenv("AIRFLOW_CONN_ASB", json.dumps({"conn_type": "azure_service_bus", **fields}))
-    return find_url("asb")
+    return find_url(f"asb{behind}")
 
 
-def test_a_connection_of_the_microsoft_provider_is_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert connect(monkeypatch, schema=_STRING, extra={"queue": "orders"}) == url_of(_STRING, "orders")
-    with_topic = {"topic": "orders", "subscription": "billing"}
-    assert connect(monkeypatch, schema=_STRING, extra=with_topic) == url_of(_STRING, "orders", "billing")
+@pytest.mark.parametrize(
+    ("named", "url"),
+    [
+        ({"queue": "orders"}, url_of(_STRING, "orders")),
+        ({"topic": "orders", "subscription": "billing"}, url_of(_STRING, "orders", "billing")),
+    ],
+)
+def test_a_connection_of_the_microsoft_provider_is_a_store(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], url: str
+) -> None:
+    # The provider's form has the connection string in the schema field and hides the extra.
+    assert connect(monkeypatch, f"?{urlencode(named)}", schema=_STRING) == url
+    assert connect(monkeypatch, schema=_STRING, extra=named) == url
+    assert connect(monkeypatch, f"?{urlencode(named)}", schema=_STRING, extra={"queue": "other"}) == url
 
 
-def test_one_that_names_no_queue_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="queue") as caught:
-        connect(monkeypatch, schema=_STRING)
+def test_options_of_the_store_stand_behind_the_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, options = parse_url(connect(monkeypatch, "?queue=orders&ack_wait=60", schema=_STRING))
+
+    assert (options.name, options.ack_wait) == ("orders", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("behind", "fields", "error"),
+    [
+        ("", {"schema": _STRING}, r"asb\?queue=orders"),
+        ("?subscription=s", {"schema": _STRING}, r"asb\?queue=orders"),
+        ("?queue=orders", {}, "no connection string"),
+        ("?queue=orders", {"extra": {"fully_qualified_namespace": "n", "credential": "a/b+c"}}, "identity"),
+        ("?queue=orders", {"schema": "a/b+c"}, "not a connection string"),
+    ],
+)
+def test_one_that_makes_no_store_is_refused_and_its_key_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, behind: str, fields: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=error) as caught:
+        connect(monkeypatch, behind, **fields)
 
     assert "a/b+c" not in str(caught.value)
+
+
+def test_a_connection_that_names_its_store_itself_has_nothing_behind_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    from homing.airflow.hook import find_url
+
+    monkeypatch.setenv("AIRFLOW_CONN_OURS", json.dumps({"conn_type": "homing", "password": "sqlite:///x.db"}))
+    with pytest.raises(ConfigurationError, match="names its store itself"):
+        find_url("ours?queue=orders")

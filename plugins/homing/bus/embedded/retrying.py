@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from homing.bus.options import RetryOptions
 from homing.errors import StoreUnavailableError
+from homing.stores.sql.patience import limited_to
 
 log = logging.getLogger(__name__)
 
@@ -16,11 +17,12 @@ Result = TypeVar("Result")
 
 
 def retrying(retry: RetryOptions, work: Callable[[], Result]) -> Result:
-    """Does `work`, again when the database is away, as often as the options say. `work` must bear being done twice."""
+    """Does `work`, again when the database is away or too slow, as the options say; it must bear being done twice."""
     policy, attempt = retry.policy(), 1
     while True:
         try:
-            return work()
+            with limited_to(retry.try_timeout):
+                return work()
         except StoreUnavailableError as error:
             decision = policy.decide(error, attempt)
             if not decision.retry:

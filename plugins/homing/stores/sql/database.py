@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.pool import PoolProxiedConnection
 
 from homing.errors import MissingExtraError, StoreError, StoreUnavailableError
-from homing.stores.sql import upgrade
+from homing.stores.sql import patience, upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.schema import NowInNanoseconds
 
@@ -29,7 +29,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _READING = "homing_reading"
-_BUSY_TIMEOUT = 30.0  # seconds a writer waits for another process's transaction
 _TRIES = 5  # of a transaction that the database itself asks to do again
 # Smaller differences between the database's clock and ours are left alone: measuring them is not exact either.
 _TOLERATED_SKEW = NANOSECONDS // 20
@@ -227,7 +226,7 @@ def _make_engine(url: URL) -> Engine:
     # Parameters are payloads: they must not reach a log through an error text.
     options: dict[str, Any] = {"hide_parameters": True}
     if backend == "sqlite":
-        options["connect_args"] = {"timeout": _BUSY_TIMEOUT}
+        options["connect_args"] = {"timeout": patience.BUSY_TIMEOUT}
     else:
         # Anything stricter locks gaps between rows, and consumers would wait for each other.
         options["isolation_level"] = "READ COMMITTED"
@@ -242,8 +241,10 @@ def _make_engine(url: URL) -> Engine:
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
     elif backend == "mysql":
         sqlalchemy.event.listen(engine, "connect", _set_up_mysql)
+        sqlalchemy.event.listen(engine, "begin", patience.limit_mysql)
     else:
         sqlalchemy.event.listen(engine, "connect", _set_up_postgresql)
+        sqlalchemy.event.listen(engine, "begin", patience.limit_postgresql)
     return engine
 
 
@@ -279,6 +280,7 @@ def _set_up_mysql(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
+    patience.limit_sqlite(connection)
     # A writer takes the write lock at once: a transaction that reads first and writes later could be refused.
     reading = connection.get_execution_options().get(_READING, False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
