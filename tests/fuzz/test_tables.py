@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from homing import open_store
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores, records
 from homing.errors import HomingError
-from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW
 from homing.stores.sql import SqlStore
 from tests.fuzz.profile import SQL_TEXTS, TEXTS, examples
 from tests.servers import PostgreSQL
@@ -94,12 +94,10 @@ def run(stores: PipelineStores, run_id: str, good: set[str]) -> None:
     entries = []
     for held in batch.held():
         for row in held.store.batch_rows(held.lease):
-            message_id, fine = records.message_id(row), records.message_id(row) in good
+            about = records.subject(row)
             error = {"type": "E", "message": "m", "handler": "h", "stack": "", "attempt": 1}
-            flow, state = (FLOWS[0], DELIVERED) if fine else (SOURCE_FLOW, FAILED)
-            entries.append(
-                Entry(message_id, flow, state, batch_id=records.batch_of(row), life=records.life(row), error=error)
-            )
+            flow, state = (FLOWS[0], DELIVERED) if about.message_id in good else (SOURCE_FLOW, FAILED)
+            entries.append(about.entry(flow, state, error))
     fence = stores.ledger.open_step(run_id, "step", 60)
     stores.ledger.record(fence, entries)
     stores.ledger.close_step(fence)

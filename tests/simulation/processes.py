@@ -119,7 +119,7 @@ class Process:
     def _rows(self, flow: str) -> list[tuple[Entry, Entry | None]]:
         """For each message the run holds, a blank entry and what the ledger has for this flow."""
         blanks = [
-            Entry(records.message_id(row), flow, FAILED, batch_id=records.batch_of(row), life=records.life(row))
+            records.subject(row).entry(flow, FAILED)
             for held in self.batch.held()
             for row in held.store.batch_rows(held.lease)
         ]

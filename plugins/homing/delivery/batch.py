@@ -316,11 +316,12 @@ class Batch:
         return self._sorted(list(held.store.batch_rows(held.lease)))
 
     def _sorted(self, rows: list[Row]) -> Sorted:
-        ids = {row["id"]: records.message_id(row) for row in rows}
-        known = self._stores.ledger.entries(ids.values())
+        subjects = {row["id"]: records.subject(row) for row in rows}
+        known = self._stores.ledger.entries(about.message_id for about in subjects.values())
         result = Sorted([], [], [], {})
         for row in rows:
-            entries = result.entries[row["id"]] = of_life(known.get(ids[row["id"]], {}), records.life(row))
+            about = subjects[row["id"]]
+            entries = result.entries[row["id"]] = of_life(known.get(about.message_id, {}), about.life)
             if is_complete(entries, self._flows):
                 result.complete.append(row)
             elif any(not entry.done for entry in entries.values()):
@@ -358,5 +359,5 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
 
 
 def _head(row: Row) -> Head:
-    about = (records.message_id(row), records.life(row), records.batch_of(row))
-    return Head(row["id"], *about, records.is_failure(row))
+    about = records.subject(row)
+    return Head(row["id"], about.message_id, about.life, about.batch_id, records.is_failure(row))

@@ -8,7 +8,7 @@ from uuid import uuid4
 from homing.delivery import records
 from homing.delivery.batch import Batch
 from homing.delivery.stores import PipelineStores
-from homing.ledger import FAILED, SOURCE_FLOW, Entry
+from homing.ledger import FAILED, SOURCE_FLOW
 
 _LEASE = 60.0
 
@@ -23,14 +23,7 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
         store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
     error = {"type": "GivenUp", "message": reason, "handler": "homing dead-letter", "stack": "", "attempt": 1}
     entries = [
-        Entry(
-            records.message_id(row),
-            SOURCE_FLOW,
-            FAILED,
-            error=error,
-            batch_id=records.batch_of(row),
-            life=records.life(row),
-        )
+        records.subject(row).entry(SOURCE_FLOW, FAILED, error)
         for held in batch.held()
         for row in held.store.batch_rows(held.lease)
     ]

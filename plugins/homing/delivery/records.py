@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
@@ -51,22 +51,25 @@ def is_failure(row: Row) -> bool:
     return _record_in(row) is not None
 
 
-def message_id(row: Row) -> str:
-    """The id of the message this row is about."""
+class Subject(NamedTuple):
+    """The message a row is about: its id, the batch it came in, and which message of that id (see `Entry.life`)."""
+
+    message_id: str
+    batch_id: str
+    life: int
+
+    def entry(self, flow: str, state: str, error: Mapping[str, Any] | None = None) -> Entry:
+        """What the ledger is to say of it."""
+        return Entry(self.message_id, flow, state, error=error, batch_id=self.batch_id, life=self.life)
+
+
+def subject(row: Row) -> Subject:
+    """What this row is about: itself, or the message whose failure it records."""
     record = _record_in(row)
-    return row["id"] if record is None else str(record["message"]["id"])
-
-
-def batch_of(row: Row) -> str:
-    """The batch that message came in."""
-    record = _record_in(row)
-    return (row if record is None else record).get("batch_id") or ""
-
-
-def life(row: Row) -> int:
-    """Which message of that id: see `Entry.life`."""
-    record = _record_in(row)
-    return int(row["sequence"] if record is None else record["message"].get("sequence_number") or 0)
+    if record is None:
+        return Subject(row["id"], row["batch_id"] or "", int(row["sequence"]))
+    message = record["message"]
+    return Subject(str(message["id"]), record.get("batch_id") or "", int(message.get("sequence_number") or 0))
 
 
 def dead_letter_id(store: str, message_id: str) -> str:
@@ -87,7 +90,7 @@ def dead_letter(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: st
     errors = entry.content["errors"].values()
     return replace(
         entry,
-        id=dead_letter_id(store, message_id(row)),
+        id=dead_letter_id(store, subject(row).message_id),
         dead_letter_reason="; ".join(dict.fromkeys(error["type"] for error in errors)),
         dead_letter_description="; ".join(dict.fromkeys(f"{error['handler']}: {error['message']}" for error in errors)),
         dead_letter_source=store,
@@ -96,14 +99,8 @@ def dead_letter(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: st
 
 def given_up(row: Row, run_id: str) -> Entry:
     """The ledger entry for a message that its store kept aside."""
-    return Entry(
-        message_id(row),
-        SOURCE_FLOW,
-        FAILED,
-        error=_store_error(row),
-        batch_id=batch_of(row) or run_id,
-        life=life(row),
-    )
+    about = subject(row)
+    return about._replace(batch_id=about.batch_id or run_id).entry(SOURCE_FLOW, FAILED, _store_error(row))
 
 
 def _content(row: Row) -> Any:

@@ -45,7 +45,7 @@ def _rows(batch: Batch) -> list[Row]:
 
 
 def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, fence: Fence) -> Iterator[str]:
-    message_id, life = records.message_id(row), records.life(row)
+    message_id, _, life = records.subject(row)
     known = of_life(stores.ledger.entries([message_id]).get(message_id, {}), life)
     for entry in _entries(chain, row, known):
         # Right after the delivery: if this process dies now, that one delivery at most is made again.
@@ -55,7 +55,7 @@ def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, fence: Fence)
 
 def _entries(chain: HandlerChain, row: Row, known: dict[str, Entry]) -> Iterator[Entry]:
     """Runs the chain over one message; yields what is to be recorded, each as soon as it is known."""
-    about = Entry(records.message_id(row), SOURCE_FLOW, FAILED, batch_id=records.batch_of(row), life=records.life(row))
+    about = records.subject(row).entry(SOURCE_FLOW, FAILED)
     try:
         origin = records.origin_of(row)
         context = MessageContext(origin.message, dict(origin.properties))

@@ -86,19 +86,22 @@ def process(task: Task, batches: Iterator[pa.RecordBatch], stop: int | None = No
     with task.recorder() as recorder:
         for batch in batches:
             messages = list(rows_of(batch))
-            known = ledger.entries([records.message_id(row) for row in messages])
+            subjects = [records.subject(row) for row in messages]
+            known = ledger.entries([about.message_id for about in subjects])
             done: dict[int, MessageContext | None] = {}
-            for place, row in enumerate(messages):
-                entries = of_life(known.get(records.message_id(row), {}), records.life(row)) if known else {}
+            for place, about in enumerate(subjects):
+                entries = of_life(known.get(about.message_id, {}), about.life) if known else {}
                 before = entries.get(SOURCE_FLOW)
                 if before is None or not (before.state == DROPPED or task.gave_up(before)):
-                    done[place] = _process(source, row, before, recorder)
+                    done[place] = _process(source, messages[place], about, before, recorder)
             yield _written(batch, messages, done)
 
 
-def _process(source: SourceFlow, row: Row, before: Entry | None, recorder: Recorder) -> MessageContext | None:
+def _process(
+    source: SourceFlow, row: Row, subject: records.Subject, before: Entry | None, recorder: Recorder
+) -> MessageContext | None:
     """The message after the source flow, or None when it was dropped or failed."""
-    about = Entry(records.message_id(row), SOURCE_FLOW, FAILED, batch_id=records.batch_of(row), life=records.life(row))
+    about = subject.entry(SOURCE_FLOW, FAILED)
 
     def begin() -> MessageContext:
         origin = _origin(row)
@@ -193,12 +196,13 @@ def _origin(row: Row) -> records.Origin:
 def _unwrapped(row: Row, context: MessageContext) -> Row:
     """The row of the message that this row, perhaps, records a failure of."""
     encoded, properties = context.write_down()
+    about = records.subject(row)
     return {
         **row,
         **rows.envelope(context.message),
-        "id": records.message_id(row),
-        "sequence": records.life(row),
-        "batch_id": records.batch_of(row),
+        "id": about.message_id,
+        "sequence": about.life,
+        "batch_id": about.batch_id,
         "encoding": encoded.encoding,
         "message": encoded.body,
         "properties": properties,
