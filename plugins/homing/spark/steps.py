@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from homing.delivery import records
 from homing.errors import ContentError, UnreadableMessageError
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
-from homing.message import JSON, decode
+from homing.message import JSON, Message, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow, Flow, SourceFlow
@@ -88,13 +88,15 @@ def process(task: Task, batches: Iterator[pa.RecordBatch], stop: int | None = No
             messages = list(rows_of(batch))
             subjects = [records.subject(row) for row in messages]
             known = ledger.entries([about.message_id for about in subjects])
-            done: dict[int, MessageContext | None] = {}
+            left: dict[int, Left] = {}
             for place, about in enumerate(subjects):
                 entries = of_life(known.get(about.message_id, {}), about.life) if known else {}
                 before = entries.get(SOURCE_FLOW)
                 if before is None or not (before.state == DROPPED or task.gave_up(before)):
-                    done[place] = _process(source, messages[place], about, before, recorder)
-            yield _written(batch, messages, done)
+                    done = _process(source, messages[place], about, before, recorder)
+                    if done is not None:
+                        left[place] = _write_down(messages[place], done)
+            yield _written(batch, messages, left)
 
 
 def _process(
@@ -125,12 +127,14 @@ def go_on(
             messages = list(rows_of(batch))
             # Whoever planned this left out what a worker died of, unless the crash was in this very flow.
             known = task.ledger().entries([row["id"] for row in messages]) if task.fence.crashed else {}
-            done = {
-                place: _run(flow, partial(_context, row), _about(row, flow_name), left_out=left_out, recorder=recorder)
-                for place, row in enumerate(messages)
-                if not task.gave_up(known.get(row["id"], {}).get(flow_name))
-            }
-            yield _written(batch, messages, done)
+            left: dict[int, Left] = {}
+            for place, row in enumerate(messages):
+                if not task.gave_up(known.get(row["id"], {}).get(flow_name)):
+                    about = _about(row, flow_name)
+                    done = _run(flow, partial(_context, row), about, left_out=left_out, recorder=recorder)
+                    if done is not None:
+                        left[place] = _write_down(row, done)
+            yield _written(batch, messages, left)
 
 
 def _run(
@@ -152,19 +156,31 @@ def _run(
     return None
 
 
-def _written(batch: pa.RecordBatch, messages: list[Row], done: dict[int, MessageContext | None]) -> pa.RecordBatch:
+class Left(NamedTuple):
+    """What the processors left of a message, written down at once: thousands of contexts kept until the end of the
+    batch would be looked through by the garbage collector again and again."""
+
+    message: str
+    encoding: str
+    properties: str
+    #: The row of the message, where the row that was read recorded its failure.
+    instead: Row | None
+
+
+def _write_down(row: Row, context: MessageContext) -> Left:
+    encoded, properties = context.write_down()
+    instead = _unwrapped(row, context.message) if records.is_failure(row) else None
+    return Left(encoded.body, encoded.encoding, properties, instead)
+
+
+def _written(batch: pa.RecordBatch, messages: list[Row], left: dict[int, Left]) -> pa.RecordBatch:
     """What is left of a batch, with the contents and properties as they are now."""
-    kept = {place: context for place, context in done.items() if context is not None}
-    if any(records.is_failure(messages[place]) for place in kept):
-        return to_batch([_unwrapped(messages[place], context) for place, context in kept.items()], PROCESSED_COLUMNS)
-    written = [context.write_down() for context in kept.values()]
-    changed = {
-        "message": [encoded.body for encoded, _ in written],
-        "encoding": [encoded.encoding for encoded, _ in written],
-        "properties": [properties for _, properties in written],
-    }
+    if any(one.instead is not None for one in left.values()):
+        whole = [{**(one.instead or messages[place]), **one._asdict()} for place, one in left.items()]
+        return to_batch(whole, PROCESSED_COLUMNS)
+    changed = {name: [getattr(one, name) for one in left.values()] for name in ("message", "encoding", "properties")}
     # The other columns stay as they are: most are empty, and making Python objects of them costs the most.
-    rest = batch if len(kept) == batch.num_rows else batch.take(pa.array(list(kept), pa.int64()))
+    rest = batch if len(left) == batch.num_rows else batch.take(pa.array(list(left), pa.int64()))
     columns = [
         pa.array(changed[field.name], field.type) if field.name in changed else rest.column(field.name).cast(field.type)
         for field in PROCESSED_COLUMNS
@@ -193,19 +209,15 @@ def _origin(row: Row) -> records.Origin:
     return records.origin_of(row)
 
 
-def _unwrapped(row: Row, context: MessageContext) -> Row:
-    """The row of the message that this row, perhaps, records a failure of."""
-    encoded, properties = context.write_down()
+def _unwrapped(row: Row, message: Message) -> Row:
+    """The row of the message whose failure this row records, its content left out."""
     about = records.subject(row)
     return {
         **row,
-        **rows.envelope(context.message),
+        **rows.envelope(message),
         "id": about.message_id,
         "sequence": about.life,
         "batch_id": about.batch_id,
-        "encoding": encoded.encoding,
-        "message": encoded.body,
-        "properties": properties,
     }
 
 
