@@ -21,6 +21,7 @@ HomingError
 │   ├── NoSuchMessageError      no message waits under this sequence number
 │   ├── SessionHeldError        somebody else holds the session
 │   └── UnsupportedError        this store does not have that ability
+├── WorkDirError                the work directory of a pipeline cannot be reached
 ├── CircuitOpenError            a destination is not called for a while, because it has failed too often
 ├── HandlerError                one handler of a chain failed on one message
 └── HandlersFailedError         several may have
@@ -125,6 +126,10 @@ class SessionHeldError(StoreError):
 
 class UnsupportedError(StoreError):
     """This store does not have that ability."""
+
+
+class WorkDirError(HomingError):
+    """The file system that a pipeline's work directory lies in cannot be reached, or did not do what it was asked."""
 
 
 class CircuitOpenError(HomingError):

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
+from homing.delivery.work import LocalFiles, WorkDir
 from homing.ledger import Fence
 from homing.pipeline import load_chain
 from homing.spark.engine import Engine, Pipeline
@@ -82,6 +83,10 @@ class Numbers:
     def at(self, batch: Batch, fence: Fence) -> Engine:
         chain = load_chain(self.pipeline.chain)
         return Engine(self.spark, self.pipeline, chain, self.stores, batch, fence)
+
+    def published(self, run_id: str) -> list[str] | None:
+        """What a process left for the deliveries."""
+        return WorkDir(self.work, LocalFiles()).published(run_id)
 
     def run_all(self, batch: Batch) -> None:
         """Processes and delivers everywhere."""

@@ -13,7 +13,9 @@ from tests.spark.conftest import CHAINS, FLOWS, Numbers, delivered
 APPLICATIONS = Path(__file__).parents[2] / "spark_apps"
 
 
-def submit(numbers: Numbers, output: Path, application: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def submit(
+    numbers: Numbers, output: Path, application: str, *arguments: str, master: str = "local[2]"
+) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -24,7 +26,7 @@ def submit(numbers: Numbers, output: Path, application: str, *arguments: str) ->
         "HOMING_STORE": numbers.pipeline.store,
         "HOMING_DEAD_LETTER_STORE": numbers.pipeline.dead_letter_store,
     }
-    command = ["spark-submit", "--master", "local[2]", str(APPLICATIONS / application), *arguments]
+    command = ["spark-submit", "--master", master, str(APPLICATIONS / application), *arguments]
     return subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False
     )

@@ -1,4 +1,4 @@
-"""A real cluster on this machine: a master and two workers, one of which is killed in the middle of a batch."""
+"""A real cluster on this machine: a master and two workers, of which tasks, executors and a worker are lost."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from demo.ports import free_port
-from homing.delivery import Batch, keep_books, open_pipeline_stores
+from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.reach import build_py_files
-from homing.ledger import DELIVERED
+from homing.ledger import DELIVERED, FAILED, Entry
+from homing.spark.recorder import CHUNK
+from homing.spark.steps import CRASH
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS
 from tests.spark.test_applications import APPLICATIONS
+from tests.spark.test_tried_again import tries
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 SPARK = Path(pyspark.__file__).parent
-MESSAGES = 800
+HOSTS = ("127.0.0.1", "127.0.0.2")  # two machines to Spark, which has no task twice on one
+# Five of them share the cores of this machine: they are to start soon, not to run fast.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+MESSAGES = 400
 PATIENCE = 280
 
 
@@ -34,41 +41,49 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.master = f"spark://127.0.0.1:{free_port()}"
-        self.daemons: list[subprocess.Popen[bytes]] = []
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        log = self.folder / f"{name}.log"
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
-        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
-        with log.open("wb") as file:
-            daemon = subprocess.Popen(
-                [*command, "--webui-port", "0", *arguments],
-                env=environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+    def start(self, name: str, host: str, kind: str, *arguments: str) -> None:
+        environment = {
+            **os.environ,
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        }
+        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host]
+        self.run(name, environment, *command, "--webui-port", "0", *arguments)
+
+    def run(self, name: str, environment: dict[str, str], *command: str) -> subprocess.Popen[bytes]:
+        """Starts a process of this name, which is ended with the others at the latest."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            started = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self.daemons.append(daemon)
-        return daemon
+        self.daemons[name] = started
+        return started
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name: str, text: str) -> None:
-        wait_until(lambda: text in (self.folder / f"{name}.log").read_text(), f"{text!r} in the log of {name}")
+        wait_until(lambda: text in self.log(name), f"{text!r} in the log of {name}")
 
 
-@contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(folder)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers, as if on two machines."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        cluster.start("master", "master.Master", "--port", cluster.master.rpartition(":")[2])
+        cluster.start("master", "127.0.0.1", "master.Master", "--port", cluster.master.rpartition(":")[2])
         cluster.wait_for("master", "New state: ALIVE")
-        for name in ("one", "two"):
-            work = str(folder / name)
-            cluster.start(name, "worker.Worker", "--cores", "1", "--memory", "1g", "-d", work, cluster.master)
-        for name in ("one", "two"):
-            cluster.wait_for(name, "Successfully registered with master")
+        for host in HOSTS:
+            work = str(cluster.folder / host)
+            cluster.start(host, host, "worker.Worker", "--cores", "1", "--memory", "1g", "-d", work, cluster.master)
+        for host in HOSTS:
+            cluster.wait_for(host, "Successfully registered with master")
         yield cluster
     finally:
-        for daemon in cluster.daemons:
+        for daemon in cluster.daemons.values():
             kill(daemon)
 
 
@@ -86,76 +101,141 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def delivered(output: Path) -> Counter[int]:
-    return Counter(int(line) for path in output.glob("slow-*") for line in path.read_text().split())
+class Work:
+    """A pipeline in PostgreSQL, whose jobs run on the cluster as the operator would start them."""
 
+    def __init__(self, cluster: Cluster, stores: PipelineStores, folder: Path, url: str) -> None:
+        self.cluster, self.stores, self.folder, self.url = cluster, stores, folder, url
+        self.output = folder / "out"
+        self.output.mkdir()
 
-@pytest.mark.services
-@pytest.mark.timeout(900)
-def test_a_worker_that_is_killed_in_the_middle_of_a_batch_loses_nothing(
-    postgresql: PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(CHAINS))
-    output = tmp_path / "out"
-    output.mkdir()
-    database = postgresql.empty_database()
-    urls = f"{database}?store=numbers", f"{database}?store=numbers_dead"
-    code = build_py_files(tmp_path / "cache", "cluster_chain")
-    with open_pipeline_stores(*urls) as stores, running(tmp_path) as cluster:
-        stores.store.store_many([{"n": n} for n in range(MESSAGES)])
-        batch = Batch(stores, "run", ["slow"], chain="numbers")
-        assert batch.claim(MESSAGES) == MESSAGES
+    def claim(self, flow: str, *contents: object) -> Batch:
+        self.stores.store.store_many(contents)
+        batch = Batch(self.stores, "run", [flow], chain="numbers")
+        assert batch.claim(len(contents)) == len(contents)
+        return batch
 
-        job = submit(cluster, output, urls, code)
-        # Both executors are at work, and each has had time to record something.
-        wait_until(lambda: job.poll() is not None or len(list(output.glob("slow-*"))) >= 2, "both executors")
-        wait_until(lambda: job.poll() is not None or delivered(output).total() >= MESSAGES // 4, "deliveries")
-        assert job.poll() is None, (tmp_path / "job.log").read_text()
-        kill(cluster.daemons[2])
+    def submit(self, application: Path, chain: str, *arguments: str, **conf: object) -> subprocess.Popen[bytes]:
+        code = build_py_files(self.folder / "cache", chain)
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "HOMING_STORE": f"{self.url}?store=numbers",
+            "HOMING_DEAD_LETTER_STORE": f"{self.url}?store=numbers_dead",
+            # The driver imports the chain from here, and the executors from the zip.
+            "PYTHONPATH": os.pathsep.join([str(CHAINS), os.environ.get("PYTHONPATH", "")]),
+            "SPARK_CHAIN_OUT": str(self.output),
+        }
+        settings = {
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.SPARK_CHAIN_OUT": str(self.output),
+            "spark.executor.extraJavaOptions": QUICK_JVM,
+            "spark.driver.extraJavaOptions": QUICK_JVM,
+            "spark.ui.enabled": "false",
+            "spark.log.level": "WARN",
+            **{f"spark.{name.replace('_', '.')}": value for name, value in conf.items()},
+        }
+        flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        command = [str(SPARK / "bin" / "spark-submit"), "--master", self.cluster.master, "--py-files", str(code)]
+        return self.cluster.run(self.job, environment, *command, *flags, str(application), *arguments)
+
+    def deliver(self, chain: str, flow: str, **conf: object) -> subprocess.Popen[bytes]:
+        arguments = ["--chain", f"{chain}:chain", "--run-id", "run", "--flow", flow, "--work-dir", self.work_dir]
+        return self.submit(APPLICATIONS / "deliver.py", chain, *arguments, **conf)
+
+    @property
+    def work_dir(self) -> str:
+        return str(self.folder / "work")
+
+    @property
+    def job(self) -> str:
+        return f"job of {self.folder.name}"
+
+    def await_end(self, job: subprocess.Popen[bytes]) -> str:
+        """The job's log, once it has come to its end."""
         job.wait(PATIENCE)
+        assert job.returncode == 0, self.cluster.log(self.job)
+        return self.cluster.log(self.job)
 
-        assert job.returncode == 0, (tmp_path / "job.log").read_text()
-        made = delivered(output)
-        assert made.keys() == set(range(MESSAGES))
-        twice = made.total() - MESSAGES
-        # Only what the killed executor had delivered and not yet recorded.
-        assert twice <= 100
-        ids = [message_id for message_id, _, _ in stores.store.states()]
-        entries = [found["slow"] for found in stores.ledger.entries(ids).values()]
-        assert Counter(entry.state for entry in entries) == {DELIVERED: MESSAGES}
-        assert batch.settle().acknowledged == MESSAGES
-        assert keep_books(stores, ["slow"]).balanced
-        assert all(".zip" in path.read_text() for path in output.glob("code-*"))
+    def entries(self, flow: str) -> list[Entry]:
+        ids = [message_id for message_id, _, _ in self.stores.store.states()]
+        return [found[flow] for found in self.stores.ledger.entries(ids).values()]
+
+    def made(self, flow: str) -> Counter[int]:
+        """How often each message was delivered, as the destination saw it."""
+        lines = [line for path in self.output.glob(f"{flow}-*") for line in path.read_text().splitlines()]
+        return Counter(int(line.split()[0]) for line in lines)
 
 
-def submit(cluster: Cluster, output: Path, urls: tuple[str, str], code: Path) -> subprocess.Popen[bytes]:
-    """The application that delivers, as the operator would start it."""
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "HOMING_STORE": urls[0],
-        "HOMING_DEAD_LETTER_STORE": urls[1],
-        # The driver imports the chain from here, and the executors from the zip.
-        "PYTHONPATH": os.pathsep.join([str(CHAINS), os.environ.get("PYTHONPATH", "")]),
-        "SPARK_CHAIN_OUT": str(output),
+@pytest.fixture
+def work(cluster: Cluster, postgresql: PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    monkeypatch.syspath_prepend(str(CHAINS))
+    url = postgresql.empty_database()
+    with open_pipeline_stores(f"{url}?store=numbers", f"{url}?store=numbers_dead") as stores:
+        yield Work(cluster, stores, tmp_path, url)
+
+
+def test_a_task_that_runs_twice_at_once_is_recorded_once_and_the_first_copy_gives_way(work: Work) -> None:
+    # The second half of the messages holds up whoever tries first: then Spark starts a copy of that task elsewhere.
+    batch = work.claim("shop", *[{"n": n, "slow": 0.1 if n >= 100 else 0} for n in range(200)])
+    speculate = {
+        "speculation": "true",
+        "speculation_interval": "100ms",
+        "speculation_multiplier": "1.1",
+        "speculation_quantile": "0.5",
+        "speculation_minTaskRuntime": "3s",
     }
-    conf = {
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.SPARK_CHAIN_OUT": str(output),
-        "spark.ui.enabled": "false",
-        "spark.log.level": "WARN",
-    }
-    flags = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-    arguments = ["--chain", "cluster_chain:chain", "--run-id", "run", "--flow", "slow", "--work-dir", str(output / "w")]
-    command = [str(SPARK / "bin" / "spark-submit"), "--master", cluster.master, "--py-files", str(code), *flags]
-    with (cluster.folder / "job.log").open("wb") as log:
-        job = subprocess.Popen(
-            [*command, str(APPLICATIONS / "deliver.py"), *arguments],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    cluster.daemons.append(job)  # ended with the others, should the test fail
-    return job
+
+    job = work.submit(Path(__file__).with_name("speculating.py"), "tried_chain", work.work_dir, **speculate)
+    work.await_end(job)
+
+    made = work.made("shop")
+    assert made.keys() == set(range(200))
+    assert {attempt for n, attempts in tries(work.output).items() if n >= 100 for attempt in attempts} == {0, 1}
+    # The first copy stops within a moment of the second one's beginning, and its messages are not made again.
+    assert made.total() - 200 <= 20
+    entries = work.entries("shop")
+    assert Counter(entry.state for entry in entries) == {DELIVERED: 200}
+    assert sum(entry.deliveries for entry in entries) <= made.total()
+    assert batch.settle().acknowledged == 200
+    assert keep_books(work.stores, ["shop"]).balanced
+
+
+def test_a_message_that_kills_its_executor_is_found_and_the_rest_is_delivered(work: Work) -> None:
+    batch = work.claim("slow", *[{"n": n, "kill": n == 150} for n in range(200)])
+
+    # Spark's own retries would only kill more executors, each of which takes its time to start.
+    log = work.await_end(work.deliver("cluster_chain", "slow", task_maxFailures=1))
+
+    assert "kills the worker that handles it" in log
+    made = work.made("slow")
+    assert made.keys() == set(range(200)) - {150}
+    (failed,) = [entry for entry in work.entries("slow") if entry.state == FAILED]
+    assert failed.error is not None
+    assert failed.error["type"] == CRASH
+    settlement = batch.settle()
+    assert (settlement.acknowledged, settlement.failed) == (199, 1)
+    assert keep_books(work.stores, ["slow"]).balanced
+
+
+# The last one, since it leaves one worker.
+def test_a_worker_that_is_killed_in_the_middle_of_a_batch_loses_nothing(work: Work) -> None:
+    batch = work.claim("slow", *[{"n": n} for n in range(MESSAGES)])
+
+    job = work.deliver("cluster_chain", "slow")
+    # Both executors are at work, and each has had time to record something.
+    wait_until(lambda: job.poll() is not None or len(list(work.output.glob("slow-*"))) >= 2, "both executors")
+    wait_until(lambda: job.poll() is not None or work.made("slow").total() >= MESSAGES // 4, "deliveries")
+    assert job.poll() is None, work.cluster.log(work.job)
+    kill(work.cluster.daemons[HOSTS[1]])
+    work.await_end(job)
+
+    made = work.made("slow")
+    assert made.keys() == set(range(MESSAGES))
+    # Only what the killed executor had delivered and not yet recorded.
+    assert made.total() - MESSAGES <= CHUNK
+    assert Counter(entry.state for entry in work.entries("slow")) == {DELIVERED: MESSAGES}
+    assert batch.settle().acknowledged == MESSAGES
+    assert keep_books(work.stores, ["slow"]).balanced
+    assert all(".zip" in path.read_text() for path in work.output.glob("code-*"))

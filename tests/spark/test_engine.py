@@ -9,7 +9,6 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Settlement, keep_books
-from homing.delivery.work import published
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine
@@ -108,7 +107,7 @@ def test_running_a_step_again_delivers_nothing_twice(numbers: Numbers, output: P
 
 def test_a_delivery_without_what_process_left_runs_the_source_flow_itself(numbers: Numbers, output: Path) -> None:
     batch = numbers.claim("run", {"n": 1}, {"n": 2})
-    assert published(numbers.work, "run") is None
+    assert numbers.published("run") is None
 
     numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
 
@@ -154,7 +153,7 @@ def test_a_process_that_was_given_up_does_not_publish_what_it_wrote(numbers: Num
 
     with pytest.raises(Exception, match="taken over"):
         orphan.process(numbers.work)
-    assert published(numbers.work, "run") is None
+    assert numbers.published("run") is None
 
     assert current.process(numbers.work) == 2
 
@@ -186,6 +185,20 @@ def test_a_row_whose_columns_hold_nonsense_fails_alone(numbers: Numbers, output:
     error = numbers.stores.ledger.entries(["x"])["x"][SOURCE_FLOW].error
     assert error is not None
     assert "priority" in error["message"]
+
+
+def test_a_message_that_exhausts_the_memory_of_its_worker_fails_alone(numbers: Numbers, output: Path) -> None:
+    batch = numbers.claim("run", *[{"n": n, "exhaust": "lake" if n == 4 else ""} for n in range(10)])
+
+    run_all(numbers, "run")
+
+    assert [n for n, _, _ in delivered(output, "lake")] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    settlement = batch.settle()
+    assert (settlement.acknowledged, settlement.failed) == (9, 1)
+    (message_id,) = batch.unfinished("run")
+    error = numbers.stores.ledger.entries([message_id])[message_id]["lake"].error
+    assert error is not None
+    assert error["type"] == "MemoryError"
 
 
 @pytest.mark.parametrize("place", ["source", "lake"])

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.log import mask_secret
 
 import homing
-from homing.airflow import metrics
+from homing.airflow import handing_over, metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.class_archive import cache_folder, class_archive
@@ -34,7 +34,9 @@ class PipelineJobOperator(SparkSubmitOperator):
 
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
         # Spark's own INFO lines would bury what happened to the messages.
-        super().__init__(**{**kwargs, "conf": {"spark.log.level": "WARN", **(kwargs.get("conf") or {})}})
+        conf = {"spark.log.level": "WARN", **(kwargs.pop("conf", None) or {})}
+        # Another try starts another job, which takes over what is left; it is not to wait for the one it replaces.
+        super().__init__(**{"durable": False, **kwargs, "conf": conf})
         self.pipeline = pipeline
 
     def execute(self, context: Any) -> None:
@@ -43,24 +45,35 @@ class PipelineJobOperator(SparkSubmitOperator):
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
         self.application = str(_application(self.application_name))
-        self._reach_executors()
+        connection = self._get_hook()._connection  # noqa: SLF001 - nowhere else is it to be had
+        self._reach_executors(connection)
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
-        with class_archive() as faster, self._environment(faster):
+        with (
+            class_archive() as faster,
+            self._environment(faster),
+            handing_over.files_for(connection, self._stores()) as files,
+        ):
+            self.files = ",".join(filter(None, [self.files, *files])) or None
             self._submit(context)
 
-    def _reach_executors(self) -> None:
-        """Sees to it that executors on other machines have the code, and can open the stores."""
-        master = self._get_hook()._connection["master"]  # noqa: SLF001 - nowhere else is it to be had
+    def _reach_executors(self, connection: dict[str, Any]) -> None:
+        """Sees to it that a driver and executors on other machines have the code, and can open the stores."""
+        master = connection["master"]
         if is_local(master):
             return
         try:
+            handing_over.check(connection, self.conf or {}, self._stores())
             refuse_unreachable(master, *self.pipeline.urls())
         except ConfigurationError as error:
             raise AirflowFailException(str(error)) from error
         self._python_path()  # the chain is importable from now on
         code = build_py_files(cache_folder(), self.pipeline.chain.partition(":")[0])
         self.py_files = ",".join(filter(None, [self.py_files, str(code)]))
+
+    def _stores(self) -> dict[str, str]:
+        """The variables that a job finds its stores in. Secrets."""
+        return dict(zip(("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"), self.pipeline.urls(), strict=True))
 
     def _submit(self, context: Any) -> None:
         try:
@@ -82,12 +95,11 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _environment(self, more: dict[str, str]) -> Iterator[None]:
         """The stores in this process's environment, which spark-submit inherits, and nowhere else: whatever the
         operator keeps in its fields is rendered, logged or shown."""
-        store, dead_letter_store = self.pipeline.urls()
-        for secret in (store, dead_letter_store):
+        stores = self._stores()
+        for secret in stores.values():
             mask_secret(secret)
         added = {
-            "HOMING_STORE": store,
-            "HOMING_DEAD_LETTER_STORE": dead_letter_store,
+            **stores,
             "PYTHONPATH": os.pathsep.join(self._python_path()),
             **more,
         }

@@ -13,7 +13,7 @@ from homing.airflow import metrics
 from homing.airflow.hook import find_url
 from homing.airflow.pipeline import PipelineSpec, run_key
 from homing.airflow.trigger import StoreTrigger
-from homing.delivery import open_pipeline_stores
+from homing.delivery import open_pipeline_stores, work
 from homing.delivery.batch import DEFAULT_LEASE, Batch
 from homing.delivery.intake import take_in
 from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
@@ -116,6 +116,8 @@ class StoreSensor(BaseSensorOperator):
             if self.pipeline.source and not known:
                 self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)
+            if known or stores.store.has_due():
+                work.require(self.pipeline.work_dir)
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
 
     def _take_in(self, reference: str, target: SqlStore) -> None:

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import DagRunTriggerException
 from homing.airflow import metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.delivery import Settlement, work
+from homing.errors import WorkDirError
 
 
 class ReplayLink(BaseOperatorLink):
@@ -35,7 +36,7 @@ class SettleOperator(BaseOperator):
         run_id = self.pipeline.run_key(context)
         with self.pipeline.open_batch(run_id) as batch:
             # First: what lies there must not outlive the run's hold on its messages.
-            work.remove(self.pipeline.work_dir, run_id)
+            self._clean_up(run_id)
             settlement = batch.settle()
             to_replay, stranded = batch.awaiting_replay(), batch.stranded()
         self.log.info("batch %s: %s", run_id, settlement)
@@ -49,6 +50,13 @@ class SettleOperator(BaseOperator):
                 f"Replays {to_replay} messages of batch {run_id}: {settlement}. Left over from before: {len(stranded)}."
             )
             trigger_replay(self.replay_dag_id, replay_run, {"batch": run_id, "ids": stranded}, note)
+
+    def _clean_up(self, run_id: str) -> None:
+        try:
+            work.remove(self.pipeline.work_dir, run_id)
+        except WorkDirError as error:
+            # The messages come first: what is left there takes room, and does no other harm.
+            self.log.warning("batch %s is settled, and its files are left: %s", run_id, error)
 
 
 class SettleReplayOperator(BaseOperator):

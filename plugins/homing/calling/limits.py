@@ -71,31 +71,39 @@ class Circuit:
                 self._closed_until_tried = self._clock() + self._breaker.pause
 
 
+@dataclass
+class _Sharing:
+    callers: int = 1
+
+
+_sharing = _Sharing()
+
+
+def share_rates(callers: int) -> None:
+    """From now on this process keeps to an equal share of every rate: as many processes call the same destinations."""
+    _sharing.callers = max(1, callers)
+
+
 class Rate:
-    """So many calls a second, evenly spread."""
+    """So many calls a second, evenly spread, by all processes that share it."""
 
     def __init__(
         self, per_second: float, clock: Clock = time.monotonic, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         if not _is_positive(per_second):
             raise ConfigurationError(f"a rate is more than 0 calls a second, not {per_second!r}")
-        self._per_second = per_second
         self._interval = 1.0 / per_second
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
         self._next = -math.inf
 
-    def share(self, callers: int) -> None:
-        """Keeps to an equal share of the rate, when as many others call as well."""
-        self._interval = max(1, callers) / self._per_second
-
     def wait(self) -> None:
         """Returns when the next call may be made."""
         with self._lock:
             now = self._clock()
             mine = max(now, self._next)
-            self._next = mine + self._interval
+            self._next = mine + self._interval * _sharing.callers
         if mine > now:
             self._sleep(mine - now)
 

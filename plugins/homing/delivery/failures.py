@@ -12,6 +12,7 @@ from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
 from homing.ledger import of_life
 from homing.message import ACKNOWLEDGED, Message
+from homing.pipeline.failure import is_record
 from homing.stores.sql import SqlStore
 from homing.stores.sql.database import chunks
 
@@ -151,7 +152,12 @@ def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Messag
 
 
 def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:
-    waiting = [each for each in page if each.state != ACKNOWLEDGED and each.content_type == FAILURE_TYPE]
+    waiting = [
+        each
+        for each in page
+        # Whatever somebody else wrote there is no failure of a message.
+        if each.state != ACKNOWLEDGED and each.content_type == FAILURE_TYPE and is_record(each.content)
+    ]
     known = stores.ledger.entries([each.content["message"]["id"] for each in waiting])
     for each in waiting:
         record = each.content
@@ -163,8 +169,15 @@ def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool)
         yield Failure(
             message_id=message_id,
             batch_id=record.get("batch_id") or "",
-            failed_at=datetime.fromisoformat(record["failed_at"]).astimezone(timezone.utc),
+            failed_at=_failed_at(each),
             errors=errors or record["errors"],
             done={**record["done"], **done},
             dead=dead,
         )
+
+
+def _failed_at(entry: Message) -> datetime:
+    try:
+        return datetime.fromisoformat(entry.content["failed_at"]).astimezone(timezone.utc)
+    except (KeyError, TypeError, ValueError):  # somebody else's record
+        return entry.enqueued_at or datetime.now(timezone.utc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 from homing.errors import ConfigurationError
 from homing.stores import resolve_url
 
+#: A file with the stores' URLs, beside a driver that does not have them in its environment.
+STORES_FILE = "homing-stores.json"
 # The earliest that a zip can say: the same files always make the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -28,6 +31,13 @@ def refuse_unreachable(master: str, *urls: str) -> None:
             f"SQLite is a file on one machine, and the executors of {master} may run on others: "
             "use a PostgreSQL or MariaDB store, or a local master"
         )
+
+
+def read_stores_file(folder: Path) -> None:
+    """Puts what STORES_FILE says into the environment, where there is such a file and the environment has none."""
+    file = folder / STORES_FILE
+    if "HOMING_STORE" not in os.environ and file.is_file():
+        os.environ.update(json.loads(file.read_text()))
 
 
 def build_py_files(folder: Path, *modules: str) -> Path:

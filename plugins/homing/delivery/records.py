@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import BASE64, Message, decode, encode
-from homing.pipeline.failure import as_json, build_record, is_record, read_record
+from homing.pipeline.failure import as_json, build_record, fault_of, is_record, read_record
 from homing.stores.sql import rows
 
 #: Marks a message whose content is a failure record.
@@ -33,12 +33,22 @@ class Origin:
 def origin_of(row: Row) -> Origin:
     """What this row is about: itself, or the message whose failure it records.
 
-    Raises UnreadableMessageError when that message cannot be decoded.
+    Raises UnreadableMessageError when that message cannot be decoded, or says it is a record and is none.
     """
-    if row["content_type"] != FAILURE_TYPE:
+    if not claims_failure(row):
         return Origin(rows.to_message(row), {}, row["batch_id"] or "")
-    record = read_record(_content(row))
+    content = _content(row)
+    _refuse(row["id"], fault_of(content))
+    record = read_record(content)
+    if record.message.content_type == FAILURE_TYPE:
+        # Kept as it came, when it was found to be no record: it is not one now.
+        _refuse(record.message.id, fault_of(record.message.content) or "it is a record of itself")
     return Origin(record.message, record.properties, record.batch_id or "")
+
+
+def _refuse(message_id: str, fault: str | None) -> None:
+    if fault is not None:
+        raise UnreadableMessageError(f"message {message_id} says it is a failure record, and is none: {fault}")
 
 
 def claims_failure(row: Row) -> bool:

@@ -1,47 +1,112 @@
-"""The work directory: what one step of a run leaves for the next, until the run is settled."""
+"""The work directory: what one step of a run leaves for the next, until the run is settled.
+
+It is a local path, or the URL of any file system that Spark's Hadoop can reach (`hdfs://…`, `s3a://…`). Names below it
+are texts throughout: a URL is no path of this machine.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from homing.delivery import hadoop_shell
 
 _PUBLISHED = "published"
+_LOCAL_HOSTS = ("", "localhost")
 
 
-def batch_dir(work_dir: str, run_id: str) -> Path:
+class Files(Protocol):
+    """A file system, as far as the Spark jobs need one beside Spark. Names are absolute."""
+
+    def make_folder(self, name: str) -> None:
+        """Makes a folder that only its owner can read, and those above it; one that is there is fine."""
+
+    def write(self, name: str, text: str) -> None:
+        """Replaces the file. A reader may find it half written, in which case the text is cut short."""
+
+    def read(self, name: str) -> str | None:
+        """The file's text; None when there is none."""
+
+
+class LocalFiles:
+    """The files of this machine."""
+
+    def make_folder(self, name: str) -> None:
+        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        Path(name).write_text(text)
+
+    def read(self, name: str) -> str | None:
+        try:
+            return Path(name).read_text()
+        except FileNotFoundError:
+            return None
+
+
+def local_path(work_dir: str) -> str | None:
+    """The path of a work directory on this machine, also if written as `file://`; None for a URL of another kind."""
+    url = urlsplit(work_dir)
+    if url.scheme == "file" and url.netloc in _LOCAL_HOSTS:
+        return unquote(url.path)
+    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", work_dir) else work_dir
+
+
+class WorkDir:
+    """One pipeline's work directory, as its Spark jobs use it."""
+
+    def __init__(self, place: str, files: Files) -> None:
+        """`files` is for a place elsewhere; what is on this machine is read and written directly."""
+        path = local_path(place)
+        self._place = place if path is None else path
+        self._files = files if path is None else LocalFiles()
+
+    def new_output(self, run_id: str, owner: str) -> str:
+        """Where one try of a step writes: its own place, because an earlier try may still be writing to its."""
+        self._files.make_folder(_batch_dir(self._place, run_id))  # it will hold what messages say
+        return f"{_batch_dir(self._place, run_id)}/processed-{owner}"
+
+    def publish(self, run_id: str, parts: Sequence[str]) -> None:
+        """Makes these outputs, complete by now, the ones that the next steps read."""
+        folder = _batch_dir(self._place, run_id)
+        names = [part.removeprefix(f"{folder}/") for part in parts]
+        self._files.write(f"{folder}/{_PUBLISHED}", json.dumps(names))
+
+    def published(self, run_id: str) -> list[str] | None:
+        """The outputs of the last try that came to its end, of which there may be none; None when no try did."""
+        folder = _batch_dir(self._place, run_id)
+        try:
+            names = json.loads(self._files.read(f"{folder}/{_PUBLISHED}") or "")
+        except ValueError:  # not there, or not all of it: then the source flow is run again
+            return None
+        return [f"{folder}/{name}" for name in names]
+
+
+def require(place: str) -> None:
+    """Raises WorkDirError unless the work directory is in a file system that can be written to."""
+    if local_path(place) is None:
+        hadoop_shell.make_folder(place)
+
+
+def remove(place: str, run_id: str) -> None:
+    """Removes the run's directory. Idempotent: a step that finds nothing there runs the source flow itself.
+
+    Raises WorkDirError when it cannot be reached.
+    """
+    path = local_path(place)
+    if path is None:
+        hadoop_shell.remove(_batch_dir(place, run_id))
+    else:
+        shutil.rmtree(_batch_dir(path, run_id), ignore_errors=True)
+
+
+def _batch_dir(place: str, run_id: str) -> str:
     """The run's own directory. Run ids hold characters that paths do not like, hence the digest."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "_", run_id)[-80:]
-    return Path(work_dir) / f"{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
-
-
-def new_output(work_dir: str, run_id: str, owner: str) -> Path:
-    """Where one try of a step writes: its own place, because an earlier try may still be writing to its."""
-    folder = batch_dir(work_dir, run_id)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what messages say
-    return folder / f"processed-{owner}"
-
-
-def publish(work_dir: str, run_id: str, parts: Sequence[Path]) -> None:
-    """Makes these outputs, complete by now, the ones that the next steps read. Atomic."""
-    folder = batch_dir(work_dir, run_id)
-    new = folder / f"{_PUBLISHED}.{uuid.uuid4()}"
-    new.write_text("".join(f"{part.relative_to(folder)}\n" for part in parts))
-    new.replace(folder / _PUBLISHED)
-
-
-def published(work_dir: str, run_id: str) -> list[Path] | None:
-    """The outputs of the last try that came to its end, of which there may be none; None when no try did."""
-    folder = batch_dir(work_dir, run_id)
-    try:
-        return [folder / name for name in (folder / _PUBLISHED).read_text().splitlines()]
-    except FileNotFoundError:
-        return None
-
-
-def remove(work_dir: str, run_id: str) -> None:
-    """Removes the run's directory. Idempotent: a step that finds nothing there runs the source flow itself."""
-    shutil.rmtree(batch_dir(work_dir, run_id), ignore_errors=True)
+    return f"{place.rstrip('/')}/{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -59,8 +59,8 @@ class _Written(msgspec.Struct):
 class _Named(msgspec.Struct):
     """What the delivery protocol needs of the message in a record, be the rest unreadable."""
 
-    id: str
-    sequence_number: int | None = None
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern="^[^\\x00]*$")]
+    sequence_number: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
 def build_record(
@@ -118,13 +118,24 @@ def read_record(content: Any) -> FailureRecord:
 
 def is_record(content: Any) -> bool:
     """Whether this content is a failure record of ours, though the message in it may not be readable."""
+    return fault_of(content) is None
+
+
+def fault_of(content: Any) -> str | None:
+    """Why a pipeline cannot take this content for a failure record of ours; None when it can."""
     try:
         written = msgspec.convert(content, _Written)
-        message = msgspec.convert(written.message, _Named)
-    except msgspec.ValidationError:
-        return False
-    told = all({"type", "handler", "message"} <= error.keys() for error in written.errors.values())
-    return told and bool(message.id) and (written.homing, written.version) == (MARK, VERSION)
+    except msgspec.ValidationError as error:
+        return str(error)
+    if (written.homing, written.version) != (MARK, VERSION):
+        return f"it says {written.homing!r}, version {written.version!r}"
+    try:
+        msgspec.convert(written.message, _Named)
+    except msgspec.ValidationError as error:
+        return f"{error} of its message"
+    if not all({"type", "handler", "message"} <= error.keys() for error in written.errors.values()):
+        return "one of its errors has no type, handler or message"
+    return None
 
 
 def done_of(content: Any, chain: str) -> dict[str, Any] | None:

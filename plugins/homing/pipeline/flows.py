@@ -95,6 +95,10 @@ class DestinationFlow:
                 yield chunk[place][0], ended
 
 
+#: What a router picked: for each flow, the messages it is to deliver and their positions.
+Picked = dict[DestinationFlow, list[tuple[int, MessageContext]]]
+
+
 @dataclass(frozen=True)
 class RouterFlow:
     """A router that picks the destination flow for each message."""
@@ -121,21 +125,28 @@ class RouterFlow:
 
     def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
         """Routes each, then delivers to every flow picked what goes there, as that flow does."""
-        picked: dict[DestinationFlow, list[tuple[int, MessageContext]]] = {}
+        ended, picked = self.route_many(ctxs)
+        yield from ended
+        for flow, routed in picked.items():
+            for place, outcome in flow.deliver_many([own for _, own in routed]):
+                yield routed[place][0], outcome
+
+    def route_many(self, ctxs: Sequence[MessageContext]) -> tuple[list[tuple[int, Ended]], Picked]:
+        """Those that end here, with their positions, and the others by the flow that is to deliver them."""
+        ended: list[tuple[int, Ended]] = []
+        picked: Picked = {}
         for place, ctx in enumerate(ctxs):
             own = ctx.copy()
             try:
                 flow = self._route(own)
             except HandlerError as error:
-                yield place, error
+                ended.append((place, error))
                 continue
             if flow is None:
-                yield place, Delivery(self.name, DROPPED)
+                ended.append((place, Delivery(self.name, DROPPED)))
             else:
                 picked.setdefault(flow, []).append((place, own))
-        for flow, routed in picked.items():
-            for place, ended in flow.deliver_many([own for _, own in routed]):
-                yield routed[place][0], ended
+        return ended, picked
 
     def _route(self, own: MessageContext) -> DestinationFlow | None:
         try:

@@ -1,8 +1,9 @@
 """The mains of the Spark applications: what they are given, and how they end.
 
-What is secret, the stores, comes through the environment: HOMING_STORE and HOMING_DEAD_LETTER_STORE. Everything else is
-an argument. Exit code 0: done. 1: something failed; what was delivered is recorded, run it again. 2: it was set up
-wrongly; running it again will not help.
+What is secret, the stores, comes through the environment: HOMING_STORE and HOMING_DEAD_LETTER_STORE; or, on YARN in
+cluster mode, through a file that YARN puts into the working directory. Everything else is an argument. Exit code 0:
+done. 1: something failed; what was delivered is recorded, run it again. 2: it was set up wrongly; running it again will
+not help.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from homing.delivery import Batch, open_pipeline_stores, work
+from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE
-from homing.delivery.reach import refuse_unreachable
+from homing.delivery.reach import read_stores_file, refuse_unreachable
+from homing.delivery.work import WorkDir
 from homing.errors import ConfigurationError, HomingError, LeaseLostError
 from homing.ledger import Fence, Ledger
 from homing.pipeline import load_chain
 from homing.spark.engine import Engine, Pipeline
+from homing.spark.hadoop import HadoopFiles
 from homing.spark.keeper import LeaseKeeper
 from homing.spark.steps import blame
 
@@ -33,8 +37,8 @@ DEAD_LETTER_STORE = "env:HOMING_DEAD_LETTER_STORE"
 
 #: How many deaths of a worker one job survives. Each message that kills costs two: one to notice, one to find it.
 MOST_CRASHES = 20
-# What Spark says when the Python process of a task is gone.
-_CRASHED = "Python worker exited unexpectedly"
+# What Spark says when the Python process of a task is gone, or the executor with it.
+_CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
 
 def process_main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +56,8 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
     step = f"deliver.{arguments.flow}"
 
     def is_needed(batch: Batch) -> bool:
-        return work.published(arguments.work_dir, batch.run_id) != [] and batch.outstanding([arguments.flow])
+        left = WorkDir(arguments.work_dir, HadoopFiles()).published(batch.run_id)
+        return left != [] and batch.outstanding([arguments.flow])
 
     return _run(step, arguments, lambda engine: engine.deliver(arguments.flow, arguments.work_dir), is_needed)
 
@@ -96,6 +101,7 @@ def _run(
     afterwards: Callable[[Batch], object] = lambda _: None,
 ) -> int:
     _show_our_log_lines()
+    read_stores_file(Path.cwd())
     try:
         pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
         chain = load_chain(pipeline.chain)
@@ -137,7 +143,7 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
         try:
             run(fence)
         except (PySparkException, Py4JJavaError) as error:
-            if crashes == MOST_CRASHES or _CRASHED not in str(error):
+            if crashes == MOST_CRASHES or not any(sign in str(error) for sign in _CRASHED):
                 raise
             continue
         ledger.close_step(fence)

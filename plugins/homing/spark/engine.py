@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from homing.delivery import Batch, PipelineStores, work
+from homing.delivery import Batch, PipelineStores
 from homing.delivery.batch import Head, Held
+from homing.delivery.work import WorkDir
 from homing.errors import ConfigurationError
 from homing.ledger import FAILED, SOURCE_FLOW, Fence
 from homing.pipeline import HandlerChain
@@ -24,6 +24,7 @@ from homing.pipeline.handlers import Handler
 from homing.spark import native, steps
 from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
 from homing.spark.datasource import register
+from homing.spark.hadoop import HadoopFiles
 from homing.spark.whole import Keep, WholeBatch, within
 from homing.stores import resolve_url
 
@@ -56,12 +57,13 @@ class Engine:
 
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
-        output, numbers = work.new_output(work_dir, self.batch.run_id, self.fence.owner), count()
-        parts: dict[DataFrame, Path] = {}
+        place, numbers = WorkDir(work_dir, HadoopFiles()), count()
+        output = place.new_output(self.batch.run_id, self.fence.owner)
+        parts: dict[DataFrame, str] = {}
 
         def keep(frame: DataFrame) -> DataFrame:
-            part = output / str(next(numbers))
-            frame.write.mode("overwrite").parquet(str(part))
+            part = f"{output}/{next(numbers)}"
+            frame.write.mode("overwrite").parquet(part)
             kept = self._parquet([part])
             parts[kept] = part
             return kept
@@ -69,13 +71,13 @@ class Engine:
         kept = self._processed(keep)
         ready = sum(frame.count() for frame in kept)
         self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
-        work.publish(work_dir, self.batch.run_id, [parts[frame] for frame in kept])
+        place.publish(self.batch.run_id, [parts[frame] for frame in kept])
         log.info("batch %s: %d messages are ready to be delivered", self.batch.run_id, ready)
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
-        left = work.published(work_dir, self.batch.run_id)
+        left = WorkDir(work_dir, HadoopFiles()).published(self.batch.run_id)
         if left is None:
             # Parts that were told from what fails are not to be made twice.
             whole = native.is_native(self.chain.source.processors)
@@ -178,8 +180,8 @@ class Engine:
         """After a crash, one task only: then the message it had in hand is the one it died of."""
         return messages.coalesce(1) if self.fence.crashed else messages
 
-    def _parquet(self, parts: Sequence[Path]) -> DataFrame:
-        return self.spark.read.schema(PROCESSED_DDL).parquet(*map(str, parts))
+    def _parquet(self, parts: Sequence[str]) -> DataFrame:
+        return self.spark.read.schema(PROCESSED_DDL).parquet(*parts)
 
     def _read(self, held: Held) -> DataFrame:
         dead = held.store is self.stores.dead_letters

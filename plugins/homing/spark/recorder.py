@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 
-from homing.errors import HomingError
+from pyspark import TaskContext
+
+from homing.errors import HomingError, StoreUnavailableError
 from homing.ledger import Entry, Fence, Ledger
 from homing.message import encode_json
 
@@ -14,6 +17,8 @@ from homing.message import encode_json
 CHUNK = 100
 #: Nor does a slow destination keep a delivery unrecorded for longer than this.
 SECONDS = 0.5
+# For as long as the step goes on: what counts is who took the part last.
+_ALWAYS = 10 * 365 * 86_400.0
 
 
 class Recorder:
@@ -21,11 +26,16 @@ class Recorder:
 
     Raises LeaseLostError when the step was taken over: the caller must stop delivering. After a crash of the step, each
     message is named in the ledger before it is handled, so that whoever comes after the next crash knows it.
+
+    With a `part`, Spark's task, nobody else is at work on it for long: of two copies of a task that run at the same
+    time, the one that began first records what it has delivered and stops with LeaseLostError.
     """
 
-    def __init__(self, ledger: Ledger, fence: Fence) -> None:
+    def __init__(self, ledger: Ledger, fence: Fence, part: TaskContext | None = None) -> None:
         self._ledger = ledger
         self._fence = fence
+        self._part = part
+        self._turn: Fence | None = None
         self._careful = fence.crashed
         self._pending: list[Entry] = []
         self._lock = threading.Lock()
@@ -40,18 +50,20 @@ class Recorder:
             self._ledger.suspect(self._fence, encode_json(suspect))
 
     def add(self, entry: Entry) -> None:
-        if self._error is not None:
-            raise self._error
         entry = entry._replace(at=time.time_ns())
         with self._lock:
             self._pending.append(entry)
             full = len(self._pending) >= CHUNK
+        if self._error is not None:
+            raise self._error  # what is pending is recorded on the way out
         if self._careful:
             self._flush(suspect=True)
         elif full:
             self._flush()
 
     def __enter__(self) -> Recorder:
+        if self._part is not None:
+            self._take_turn(self._part)
         self._thread.start()
         return self
 
@@ -63,6 +75,19 @@ class Recorder:
         # Also on the way out of an error: what was delivered was delivered. And with nothing to record, too: a task
         # that was given up long ago is to notice.
         self._flush(suspect=self._careful)
+
+    def _take_turn(self, part: TaskContext) -> None:
+        name = f"{self._fence.owner}/{part.stageId()}/{part.partitionId()}"
+        self._turn = self._ledger.open_step(self._fence.run_id, name, _ALWAYS)
+        if part.attemptNumber():
+            # A copy that still runs somewhere has noticed by then, and recorded what is not to be done again.
+            time.sleep(2 * SECONDS)
+
+    def _keep_turn(self) -> None:
+        """Raises LeaseLostError when another copy of this task has begun."""
+        if self._turn is not None:
+            with suppress(StoreUnavailableError):  # recording will tell, should it stay away
+                self._ledger.record(self._turn, [])
 
     def _flush(self, *, suspect: bool = False) -> None:
         with self._lock:
@@ -77,6 +102,7 @@ class Recorder:
             try:
                 if self._pending:
                     self._flush()
+                self._keep_turn()
             except HomingError as error:
                 self._error = error  # raised where deliveries are made
                 return

@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark import TaskContext
 
+from homing.calling.limits import share_rates
 from homing.delivery import records
 from homing.errors import ContentError, UnreadableMessageError
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
 from homing.message import JSON, Message, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
-from homing.pipeline.flows import DestinationFlow, Flow, SourceFlow
+from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.outcome import Ended
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import TALLY, UNFIT, rows_of, to_batch
+from homing.spark.lanes import Lanes
 from homing.spark.recorder import Recorder
 from homing.stores import open_store
 from homing.stores.sql import SqlStore, rows
@@ -47,8 +51,8 @@ class Task:
     #: How many tasks run at the same time, and share a destination's rate.
     tasks: int = 1
 
-    def recorder(self) -> Recorder:
-        return Recorder(self.ledger(), self.fence)
+    def recorder(self, part: TaskContext | None = None) -> Recorder:
+        return Recorder(self.ledger(), self.fence, part)
 
     def gave_up(self, entry: Entry | None) -> bool:
         """Whether a worker of this very run died of the message: then it is left to the replay."""
@@ -234,8 +238,13 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
     if start:
         own = _flow(chain, flow_name)
         flow = replace(own, processors=own.processors[start:])
-    size, threads = (1, 1) if task.fence.crashed else (flow.batch, _share(flow, task.tasks))
-    with task.recorder() as recorder, ThreadPoolExecutor(threads) as pool:
+    share_rates(task.tasks)
+    size, threads = (1, 1) if task.fence.crashed else (flow.batch, _threads(flow))
+    with (
+        task.recorder(TaskContext.get()) as recorder,
+        ThreadPoolExecutor(threads) as pool,
+        _apart(flow, task) as target,
+    ):
         for batch in batches:
             messages = [row for row in rows_of(batch) if task.held is None or row["id"] in task.held]
             known = ledger.entries([row["id"] for row in messages])
@@ -250,25 +259,25 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
             chunks = [waiting[first : first + size] for first in range(0, len(waiting), size)]
             if threads == 1:
                 for chunk in chunks:
-                    tally.update(_deliver(flow, chunk, recorder))
+                    tally.update(_deliver(target, chunk, recorder))
             else:
                 # The first error, such as a lost lease, ends the rest: it is not called any more.
-                for states in pool.map(lambda chunk: list(_deliver(flow, chunk, recorder)), chunks):
+                for states in pool.map(lambda chunk: list(_deliver(target, chunk, recorder)), chunks):
                     tally.update(states)
             yield to_batch([{"state": state, "messages": number} for state, number in tally.items()], TALLY)
 
 
-def _share(flow: Flow, tasks: int) -> int:
-    """How many threads the flow's destination wants; its rate is shared out among the tasks."""
-    if not isinstance(flow, DestinationFlow):
-        return 1  # which destination a router picks is not known before
-    guard = flow.destination.guard
-    if guard is not None and guard.rate is not None:
-        guard.rate.share(tasks)
-    return flow.destination.threads
+def _threads(flow: Flow) -> int:
+    """How many threads the flow's destination wants. Those behind a router have their own: see Lanes."""
+    return flow.destination.threads if isinstance(flow, DestinationFlow) else 1
 
 
-def _deliver(flow: Flow, messages: list[Row], recorder: Recorder) -> Iterator[str]:
+def _apart(flow: Flow, task: Task) -> AbstractContextManager[Flow | Lanes]:
+    """The flow; a router's destinations apart from each other, unless only one message may be in hand."""
+    return Lanes(flow) if isinstance(flow, RouterFlow) and not task.fence.crashed else nullcontext(flow)
+
+
+def _deliver(flow: Flow | Lanes, messages: list[Row], recorder: Recorder) -> Iterator[str]:
     """Delivers these messages, recording each as soon as it is known how it ended; yields the states."""
     about, contexts = [], []
     for row in messages:

@@ -35,7 +35,14 @@ _CHUNK = 5_000  # rows of the ledger written at once
 #: Runs a plan and gives back its result, to be read any number of times.
 Keep = Callable[[DataFrame], DataFrame]
 #: What the text of a Spark error holds when no handler is to blame.
-_NOBODY = ("Python worker exited unexpectedly", "LeaseLostError", "StoreUnavailableError", "cancelled", "shut down")
+_NOBODY = (
+    "Python worker exited unexpectedly",
+    "ExecutorLostFailure",
+    "LeaseLostError",
+    "StoreUnavailableError",
+    "cancelled",
+    "shut down",
+)
 
 
 @dataclass(frozen=True)

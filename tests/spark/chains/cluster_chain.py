@@ -1,8 +1,12 @@
-"""A chain whose destination takes its time, and says where the code that runs it came from."""
+"""A chain whose destination takes its time, and says where the code that runs it came from.
+
+{"kill": true} takes the whole executor down with it.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,8 +14,17 @@ import homing
 from homing import HandlerChain, MessageContext, destination
 
 
+def executor() -> int:
+    """The JVM that started the daemon that forked this process."""
+    parent = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
+    return int(parent.split()[1])
+
+
 @destination
 def slow(ctx: MessageContext) -> None:
+    if ctx.get_content().get("kill"):
+        os.kill(executor(), signal.SIGKILL)
+        time.sleep(60)
     folder = Path(os.environ["SPARK_CHAIN_OUT"])
     (folder / f"code-{os.getpid()}").write_text(str(homing.__file__))
     with (folder / f"slow-{os.getpid()}").open("a") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from homing import Drop, HandlerChain, MessageContext, destination, message_filter, transformer
@@ -31,10 +32,25 @@ def even(ctx: MessageContext) -> bool:
     return bool(ctx.get_content()["n"] % 2 == 0)
 
 
+def exhaust_memory() -> None:
+    """Asks for memory until there is none, as much as `spark.executor.pyspark.memory` would leave."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 100_000_000, before[1]))
+    try:
+        hoard = []
+        while True:
+            hoard.append(bytearray(10_000_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def deliver(name: str, ctx: MessageContext) -> str:
     content, folder = ctx.get_content(), Path(os.environ["SPARK_CHAIN_OUT"])
     if content.get("exit") == name and not (folder / "mended").exists():
         os._exit(9)
+    if content.get("exhaust") == name:
+        exhaust_memory()
     if content.get("fail") == name and not (folder / "mended").exists():
         raise ConnectionError(f"{name} is down")
     with (folder / f"{name}-{os.getpid()}").open("a") as file:

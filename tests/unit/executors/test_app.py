@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from homing.delivery import Batch, PipelineStores, open_pipeline_stores, work
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores
+from homing.delivery.work import LocalFiles, WorkDir
 from homing.ledger import DELIVERED, Entry
 from homing.spark import app
 
@@ -82,8 +83,9 @@ def test_no_spark_is_started_when_the_source_flow_left_nothing(
     arguments: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spark_as(monkeypatch, None)
-    work.new_output(str(tmp_path), "run", "owner")
-    work.publish(str(tmp_path), "run", [])
+    work = WorkDir(str(tmp_path), LocalFiles())
+    work.new_output("run", "owner")
+    work.publish("run", [])
     assert app.deliver_main([*arguments, "--flow", "crm", "--work-dir", str(tmp_path)]) == 0
 
 

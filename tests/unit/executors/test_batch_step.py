@@ -60,7 +60,33 @@ def broken(number: int):
     raise ConnectionError("down")
 
 
+together_routed = threading.Barrier(5, timeout=60)
+
+
+@destination(threads=4)
+def eu(number: int):
+    together_routed.wait()  # only four at the same time get past this, and one of another destination
+
+
+@destination
+def us(number: int):
+    together_routed.wait()
+
+
+@destination_router
+def by_region(ctx):
+    number = ctx.get_content()
+    return us if number % 5 == 0 else eu
+
+
+@destination_router
+def by_health(ctx):
+    return broken if ctx.get_content() % 2 else lake
+
+
 chain = HandlerChain("orders", destinations_flow=lake)
+regions = HandlerChain("orders", destinations_flow=by_region)
+health = HandlerChain("orders", destinations_flow=by_health)
 threads = HandlerChain("orders", destinations_flow=waits)
 breaks = HandlerChain("orders", destinations_flow=broken)
 routed = HandlerChain("orders", destinations_flow=route)
@@ -145,3 +171,22 @@ def test_what_is_not_sent_to_a_destination_that_is_down_is_left_to_the_replay(
     assert 3 <= len(module.down) <= 4  # the second thread may have been under way
     errors = [store.ledger().entries(ids)[message_id]["broken"].error for message_id in ids]
     assert {error["type"] for error in errors if error} == {"ConnectionError", "homing.errors.CircuitOpenError"}
+
+
+def test_behind_a_router_every_destination_has_its_own_threads(module: Any, store: SqlStore, tmp_path: Path) -> None:
+    tally, ids = run(store, f"sqlite:///{tmp_path}/orders.db?store=orders", "regions", "by_region")
+    assert tally == {DELIVERED: 10}
+    entries = store.ledger().entries(ids)
+    reached = [entries[message_id]["by_region"].destination for message_id in ids]
+    assert reached == ["us" if number % 5 == 0 else "eu" for number in range(10)]
+
+
+def test_behind_a_router_a_destination_that_is_down_holds_up_no_other(
+    module: Any, store: SqlStore, tmp_path: Path
+) -> None:
+    tally, ids = run(store, f"sqlite:///{tmp_path}/orders.db?store=orders", "health", "by_health")
+    assert tally == {DELIVERED: 5, FAILED: 5}
+    assert 3 <= len(module.down) <= 4  # the second thread may have been under way
+    assert [sorted(call) for call in module.calls] == [[0, 2, 4, 6], [8]]
+    errors = [store.ledger().entries(ids)[message_id]["by_health"].error for message_id in ids[1::2]]
+    assert "homing.errors.CircuitOpenError" in {error["type"] for error in errors if error}

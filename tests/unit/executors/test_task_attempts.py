@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,15 +26,18 @@ from homing.stores.sql import SqlLedger, SqlStore
 
 MODULE = """
 import threading
+import time
 from homing import HandlerChain, destination
 
 calls = []
 meet = None
+seconds = 0
 
 
 @destination
 def crm(number: int):
     calls.append(number)
+    time.sleep(seconds)
     if meet is not None and number % 10 == 0:
         meet.wait()
 
@@ -116,6 +122,54 @@ def test_two_copies_of_a_task_at_once_are_one_row_per_message_and_every_delivery
 
     assert Counter(module.calls) == dict.fromkeys(range(20), 2)
     assert_counted(store, module)
+
+
+class Copy:
+    """One of several copies of a Spark task, as the executor that runs it knows it."""
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+
+    def stageId(self) -> int:  # noqa: N802 - Spark's name
+        return 3
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 7
+
+    def attemptNumber(self) -> int:  # noqa: N802
+        return self._attempt
+
+
+def test_the_first_of_two_copies_gives_way_to_the_second_and_nothing_is_delivered_twice(
+    module: Any, store: SqlStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, batches = processed(store, url, 60)
+    here = threading.local()
+    monkeypatch.setattr(steps, "TaskContext", SimpleNamespace(get=lambda: getattr(here, "copy", None)))
+    module.seconds = 0.05
+
+    def run(attempt: int) -> None:
+        here.copy = Copy(attempt)
+        deliver(task, iter(batches))
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, 0)
+        wait_until(lambda: len(module.calls) > 5)
+        second = pool.submit(run, 1)
+        assert isinstance(first.exception(60), LeaseLostError)
+        stopped_at = len(module.calls)
+        second.result(60)
+
+    assert stopped_at < 60
+    assert sorted(module.calls) == list(range(60))
+    assert_counted(store, module)
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 def test_a_task_whose_step_was_taken_over_records_nothing_more(module: Any, store: SqlStore, url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +12,9 @@ from sqlalchemy.engine import Connection
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks
+
+#: The id of a message whose own is no text begins so, and goes on with its sequence number.
+_RENAMED = "homing-no-text-"
 
 
 class Batches:
@@ -90,6 +93,31 @@ class Batches:
 
         return not wanted or self._database.write(work)
 
+    def rename(self, held: BatchLease, bury: Callable[[str], Mapping[str, Any]]) -> int:
+        """Gives messages whose ids are no texts another id, and makes them what `bury` says; how many.
+
+        Nothing could be recorded or settled for them otherwise: a ledger, and every column of ids, holds texts.
+        """
+        c = self._table.c
+        octets = sa.cast(c.id, sa.LargeBinary)
+        # Most ids are plain ASCII, and need no second look. A text seems to end at its first NUL.
+        foreign = sa.func.glob("*[^ -~]*", c.id) == 1
+        cut = sa.func.length(octets) != sa.func.length(c.id)
+        doubtful = (sa.func.typeof(c.id) != "text") | foreign | cut
+        statement = sa.select(c.sequence, octets, sa.func.typeof(c.id)).where(*self._mine(held), doubtful)
+
+        def work(connection: Connection) -> int:
+            renamed = 0
+            for sequence, written, kind in connection.execute(statement).all():
+                if kind == "text" and _is_text(written):
+                    continue
+                values = {"id": f"{_RENAMED}{sequence}", **bury(f"its id is no text: X'{written.hex()[:100]}'")}
+                connection.execute(self._table.update().where(c.sequence == sequence).values(**values))
+                renamed += 1
+            return renamed
+
+        return self._database.write(work)
+
     def dead(self, limit: int) -> list[dict[str, Any]]:
         c = self._table.c
         statement = sa.select(self._table).where(c.time_dead.is_not(None)).order_by(c.time_dead).limit(limit)
@@ -128,3 +156,10 @@ class Batches:
 
     def _mine(self, held: BatchLease) -> tuple[sa.ColumnElement[bool], ...]:
         return self._table.c.batch_id == held.batch_id, self._table.c.lock_token == held.lock_token
+
+
+def _is_text(written: bytes) -> bool:
+    try:
+        return "\0" not in written.decode()
+    except UnicodeDecodeError:
+        return False

@@ -48,6 +48,8 @@ class Dialect:
     locks_rows = True
     #: Whether a table can be cut into parts that are dropped whole.
     drops_partitions = True
+    #: Whether a column of texts holds texts, whoever writes to it.
+    keeps_types = True
 
     def insert_new(self, table: Table) -> sa.Insert:
         """An insert that leaves out what is there already, by id."""
@@ -106,6 +108,7 @@ class Dialect:
 class Sqlite(Dialect):
     locks_rows = False
     drops_partitions = False
+    keeps_types = False
 
     def insert_new(self, table: Table) -> sa.Insert:
         return sqlite.insert(table).on_conflict_do_nothing(index_elements=["id"])

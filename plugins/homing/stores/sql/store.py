@@ -308,9 +308,14 @@ class SqlStore(Store):
         """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
 
         With `ids`, claims those of these messages that nobody else holds, dead ones included. What the batch already
-        holds is kept, and its lease made to last `lease` seconds from now.
+        holds is kept, and its lease made to last `lease` seconds from now. What has an id that is no text, which only
+        SQLite allows, is given another and kept aside.
         """
-        return self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
+        held = self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
+        if held is None or self._database.dialect.keeps_types:
+            return held
+        renamed = self._batches.rename(held, lambda why: self._settlements.bury(contract.UNREADABLE, why).values)
+        return replace(held, size=held.size - renamed) if held.size > renamed else None
 
     def knows_batch(self, batch_id: str) -> bool:
         """Whether messages were claimed under this batch id, be they finished by now."""

@@ -1,0 +1,63 @@
+"""Hadoop's file systems for processes without Spark: Hadoop's own shell, from the jars that Spark brings.
+
+So they are reached as the Spark jobs reach them, by the same classes and by the settings in HADOOP_CONF_DIR. What is
+given to single jobs as `spark.hadoop.*` is not known here. Each call starts a JVM, and takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from homing.errors import WorkDirError
+
+_SHELL = "org.apache.hadoop.fs.FsShell"
+# Hadoop tries for minutes to reach a server that is not there.
+_PATIENCE = 120.0
+# An empty core-site.xml: where there is none, the shell does not start. One in Spark's own conf/ is found before it.
+_NO_SETTINGS = Path(__file__).with_name("no_settings")
+
+
+def make_folder(url: str) -> None:
+    """Makes the folder and those above it. Raises WorkDirError."""
+    _run("-mkdir", "-p", url)
+
+
+def remove(url: str) -> None:
+    """Removes the folder and all it holds; one that is not there is fine. Raises WorkDirError."""
+    _run("-rm", "-r", "-f", "-skipTrash", url)
+
+
+def _run(*arguments: str) -> None:
+    url = arguments[-1]
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell, and arguments of our own
+            [_spark_class(), _SHELL, *arguments],
+            env={"HADOOP_CONF_DIR": str(_NO_SETTINGS), **os.environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise WorkDirError(f"the work directory {url} was not reached within {_PATIENCE:.0f} seconds") from error
+    if done.returncode:
+        # Hadoop says "mkdir: why", or shows where it broke; whatever else is printed is its log.
+        signs = (f"{arguments[0][1:]}: ", "Caused by: ", "Exception in thread")
+        said = [line for line in done.stdout.splitlines() if line.startswith(signs)]
+        why = said[-1] if said else done.stdout.strip()[-500:]
+        raise WorkDirError(
+            f"the work directory {url} cannot be used: {why}. Spark's jars must have its file system, and "
+            "HADOOP_CONF_DIR its settings, wherever the pipeline's tasks run"
+        )
+
+
+def _spark_class() -> str:
+    home = os.environ.get("SPARK_HOME")
+    found = shutil.which("spark-class", path=str(Path(home, "bin")) if home else None)
+    if found is None:
+        raise WorkDirError("a work directory that is a URL needs spark-class, which comes with Spark, on the PATH")
+    return found

@@ -1,0 +1,141 @@
+"""What reaches spark-submit for each kind of cluster: the code, the stores, and no secret where others can read it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks import spark_submit
+from airflow.sdk.exceptions import AirflowFailException
+
+from homing.airflow import PipelineSpec
+from homing.airflow.operators import DeliverOperator
+from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery.reach import STORES_FILE, read_stores_file
+from tests.servers import PostgreSQL
+from tests.unit.airflow_parts.conftest import context
+
+pytestmark = pytest.mark.services
+
+# Stands where spark-submit would, and writes down what it was given. The clusters themselves are not to be had here.
+RECORDER = """#!{python}
+import json, os, sys
+sent = sys.argv[sys.argv.index("--files") + 1].split(",") if "--files" in sys.argv else []
+sent = [part.partition("#")[0] for part in sent]
+said = {{"argv": sys.argv[1:], "env": dict(os.environ), "files": {{name: open(name).read() for name in sent}},
+        "modes": [oct(os.stat(name).st_mode & 0o777) for name in sent]}}
+json.dump(said, open("{out}", "w"))
+print("Exit code: 0")
+"""
+
+Submit = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def secrets(postgresql: PostgreSQL) -> tuple[str, str]:
+    database = postgresql.empty_database()
+    return f"{database}?store=orders", f"{database}?store=orders_dead"
+
+
+@pytest.fixture
+def submit(
+    postgresql: PostgreSQL, secrets: tuple[str, str], chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Submit:
+    monkeypatch.setenv("ORDERS", secrets[0])
+    monkeypatch.setenv("ORDERS_DEAD", secrets[1])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spec = PipelineSpec.of(
+        "orders", chain=chain, store="env:ORDERS", dead_letter_store="env:ORDERS_DEAD", work_dir="hdfs:///work"
+    )
+    binary = tmp_path / "bin" / "spark-submit"
+    binary.parent.mkdir()
+    binary.write_text(RECORDER.format(python=sys.executable, out=tmp_path / "said.json"))
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
+    # The hook asks only whether there is such a client.
+    monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
+
+    def submit(master: str, mode: str | None = None, **conf: str) -> dict[str, Any]:
+        connection = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": mode} if mode else {}}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+        with open_pipeline_stores(*secrets) as stores:
+            stores.store.store("order")
+            Batch(stores, "orders/run", spec.flows).claim(1)
+        settings = {name.replace("__", "."): value for name, value in conf.items()}
+        operator = DeliverOperator(task_id="crm", pipeline=spec, flow="crm", conf=settings)
+        operator.execute(context())
+        said = dict(json.loads((tmp_path / "said.json").read_text()))
+        said["shown"] = {name: str(getattr(operator, name)) for name in operator.template_fields}
+        return said
+
+    return submit
+
+
+def option(argv: list[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host:6443"])
+def test_a_driver_on_this_machine_gets_the_stores_from_its_environment_and_the_code_as_a_zip(
+    submit: Submit, secrets: tuple[str, str], master: str
+) -> None:
+    said = submit(master)
+
+    assert option(said["argv"], "--master") == master
+    assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
+    assert said["files"] == {}
+    with zipfile.ZipFile(option(said["argv"], "--py-files")) as code:
+        assert {"homing/spark/app.py", "parts_chain.py"} <= set(code.namelist())
+    assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
+
+
+def test_a_driver_in_yarn_gets_the_stores_as_a_file_that_is_its_owners_alone(
+    submit: Submit, secrets: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = submit("yarn", "cluster")
+
+    assert option(said["argv"], "--deploy-mode") == "cluster"
+    ((path, text),) = said["files"].items()
+    assert said["modes"] == ["0o600"]
+    assert option(said["argv"], "--files") == f"{path}#{STORES_FILE}"
+    assert not Path(path).exists()  # YARN has its own by now
+    assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
+
+    (tmp_path / STORES_FILE).write_text(text)  # as YARN lays it out for the driver
+    for name in ("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    read_stores_file(tmp_path)
+    assert (os.environ["HOMING_STORE"], os.environ["HOMING_DEAD_LETTER_STORE"]) == secrets
+
+
+def test_a_driver_in_kubernetes_gets_the_stores_from_a_secret_there(submit: Submit, secrets: tuple[str, str]) -> None:
+    prefix = "spark__kubernetes__driver__secretKeyRef__"
+    refs = {f"{prefix}HOMING_STORE": "homing:store", f"{prefix}HOMING_DEAD_LETTER_STORE": "homing:dead"}
+
+    with pytest.raises(AirflowFailException, match=r"secretKeyRef\.HOMING_DEAD_LETTER_STORE to <secret>:<key>"):
+        submit("k8s://https://host:6443", "cluster", **{f"{prefix}HOMING_STORE": "homing:store"})
+    said = submit("k8s://https://host:6443", "cluster", **refs)
+
+    assert "spark.kubernetes.driver.secretKeyRef.HOMING_STORE=homing:store" in said["argv"]
+    assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "reason"),
+    [
+        ("spark://host:7077", "cluster", "no Python applications on spark://host:7077 in cluster mode"),
+        ("sc://host:15002", None, "Spark Connect server"),
+        ("sc://host:15002/;token=abc", None, "Spark Connect server"),
+    ],
+)
+def test_where_no_driver_can_run_is_refused_at_once(submit: Submit, master: str, mode: str | None, reason: str) -> None:
+    with pytest.raises(AirflowFailException, match=reason) as refused:
+        submit(master, mode)
+    assert "abc" not in str(refused.value)
