@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import homing
 from homing.airflow import handing_over, metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery.batch import Head
 from homing.delivery.class_archive import cache_folder, class_archive
 from homing.delivery.reach import build_py_files, is_local, refuse_unreachable
 from homing.delivery.replaying import replay_here
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, HomingError
 from homing.pipeline import load_chain
 
 # How spark-submit reports our exit code 2: running the job again would not help.
@@ -157,20 +158,31 @@ class ReplayOperator(PipelineJobOperator):
         super().__init__(**kwargs)
         self.ids = ids
         self.rate = rate
+        self._held: list[Head] = []
 
     def execute(self, context: Any) -> None:
         rate = float(self.rate) if self.rate not in (None, "", "None") else 0.0
         run_id = self.pipeline.run_key(context)
-        if not rate:
-            super().execute(context)
-        elif self._hold(context, run_id):
-            self._replay_here(run_id, rate)
+        try:
+            if not rate:
+                super().execute(context)
+            elif self._hold(context, run_id):
+                self._replay_here(run_id, rate)
+        finally:
+            # Also when some still fail: those that do not are acknowledged, and no settlement will see them again.
+            self._count_completed(run_id)
 
     def _hold(self, context: Any, run_id: str) -> int:
         with self.pipeline.open_batch(run_id) as batch:
             size = batch.reclaim(list(self.ids or ()), self.pipeline.lease)
+            self._held = batch.heads()
         metrics.count("replayed", size, pipeline=self.pipeline.name)
         return size
+
+    def _count_completed(self, run_id: str) -> None:
+        # A store that is away is the job's trouble, not that of its metrics.
+        with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
+            metrics.settled(batch.completed(self._held), self.pipeline.name)
 
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:

@@ -195,6 +195,13 @@ class Batch:
             left += len(found.failed) + len(found.untouched)
         return left
 
+    def completed(self, heads: Collection[Head]) -> Settlement:
+        """How many of these messages, held before, are complete by now, and how many of those were dropped."""
+        known = self._stores.ledger.entries([head.message_id for head in heads])
+        stories = [of_life(known.get(head.message_id, {}), head.life) for head in heads]
+        complete = [entries for entries in stories if is_complete(entries, self._flows)]
+        return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
+
     def awaiting_replay(self) -> int:
         """How many messages of this batch wait in the failure store. Asked of the stores, so that a settlement that
         died half-way and is done again still knows."""

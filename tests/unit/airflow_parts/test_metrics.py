@@ -60,6 +60,22 @@ def test_a_batch_is_counted_from_its_arrival_to_its_end(
     }
 
 
+def test_what_a_replay_delivered_is_counted_although_others_still_fail(
+    spec: PipelineSpec, failed: list[str], pipeline: Pipeline, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.batch("orders/replay").reclaim(failed)
+    pipeline.delivered("orders/replay", failed[0], "crm", batch_id="first")  # by a try that was killed right after
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="2 messages still fail"):
+            ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=1000).execute(context("replay"))
+    assert (counted["homing.delivered"], counted["homing.replayed"]) == (1, 5)
+    monkeypatch.setenv("CRM", "up")
+    ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=1000).execute(context("replay"))
+
+    assert (counted["homing.delivered"], counted["homing.dead_lettered"]) == (3, 0)
+
+
 def test_a_backend_that_fails_stops_nothing(
     spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
