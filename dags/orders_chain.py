@@ -55,11 +55,12 @@ def lake(ctx: MessageContext) -> str:
 
 @destination
 def crm(ctx: MessageContext) -> int:
-    """Posts the order to the CRM, with its id, by which the CRM could tell a duplicate."""
+    """Posts the order to the CRM, with its id, by which the CRM could tell a duplicate, and the trace it belongs to."""
+    trace = {"traceparent": str(parent)} if (parent := ctx.message.headers.get("traceparent")) else {}
     request = urllib.request.Request(
         os.environ.get("ORDERS_CRM", "http://127.0.0.1:8077/orders"),
         data=json.dumps({"id": ctx.get_id(), **ctx.get_content()}).encode(),
-        headers={"Content-Type": "application/json", "Idempotency-Key": ctx.get_id()},
+        headers={"Content-Type": "application/json", "Idempotency-Key": ctx.get_id(), **trace},
     )
     with urllib.request.urlopen(request, timeout=10) as response:
         return int(response.status)

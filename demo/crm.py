@@ -9,17 +9,18 @@ import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 
 class Crm(BaseHTTPRequestHandler):
-    """Appends the body of each POST to a file; answers 201 once it is written."""
+    """Appends the body of each POST, with the trace it belongs to, to a file; answers 201 once it is written."""
 
     received: Path
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        with self.received.open("ab") as file:
-            file.write(body + b"\n")
+        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.received.open("a") as file:
+            file.write(json.dumps({**order, "traceparent": self.headers["traceparent"]}) + "\n")
         self.send_response(201)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -30,8 +31,17 @@ class Crm(BaseHTTPRequestHandler):
 
 def received(folder: Path) -> list[int]:
     """The numbers of the orders in a folder of JSON lines, in no particular order."""
+    return [order["number"] for order in _orders(folder)]
+
+
+def traces(folder: Path) -> dict[int, str | None]:
+    """The trace that each order, by its number, was sent with."""
+    return {order["number"]: order["traceparent"] for order in _orders(folder)}
+
+
+def _orders(folder: Path) -> list[dict[str, Any]]:
     files = sorted(folder.glob("*.jsonl"))
-    return [json.loads(line)["number"] for file in files for line in file.read_text().splitlines()]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ import pytest
 import sqlalchemy as sa
 
 from demo.airflow_api import wait_until
-from demo.crm import received
+from demo.crm import received, traces
 from demo.orders import expect, make_orders
 from demo.pipeline import OrdersPipeline
+from homing import Message
 from homing.delivery import Books
 
 SETTLED = 600.0
@@ -44,6 +45,11 @@ def rows(pipeline: OrdersPipeline, query: str) -> list[Any]:
         found = list(connection.execute(sa.text(query)))
     engine.dispose()
     return found
+
+
+def trace_of(order: dict[str, Any]) -> str:
+    """A W3C traceparent of its own for each order."""
+    return f"00-4bf92f3577b34da6a3ce929d0e0e4736-{order['number'] + 1:016x}-01"
 
 
 def replayed(pipeline: OrdersPipeline, timeout: float = SETTLED) -> Books:
@@ -77,7 +83,12 @@ def test_what_can_be_delivered_is_delivered_and_the_rest_is_dead_lettered_with_i
     pipeline: OrdersPipeline, story: Story
 ) -> None:
     with pipeline.stores() as stores:
-        stores.store.store_many(story.orders)
+        stores.store.store_many(
+            [
+                Message(f"order-{order['number']}", order, headers={"traceparent": trace_of(order)})
+                for order in story.orders
+            ]
+        )
     insert = "insert into homing_orders (id, message, encoding) values ('unreadable', '{oops', 'json')"
     engine = sa.create_engine(f"sqlite:///{pipeline.home}/orders.db")
     with engine.begin() as connection:
@@ -142,6 +153,16 @@ def test_clearing_the_failed_task_replays_the_dead_letters_and_skips_what_was_de
     assert books.total.duplicates == 0
     assert Counter(received(pipeline.home / "lake")) == Counter(expected.lake)
     assert Counter(received(pipeline.home / "crm")) == Counter(expected.crm)
+
+
+def test_the_trace_of_a_message_has_reached_the_destination_through_the_run_its_failure_and_its_replay(
+    pipeline: OrdersPipeline, story: Story
+) -> None:
+    european = set(expect(story.orders).crm)
+
+    assert traces(pipeline.home / "crm") == {
+        order["number"]: trace_of(order) for order in story.orders if order["number"] in european
+    }
 
 
 def test_a_cleared_first_pass_runs_again_although_nothing_new_is_due(pipeline: OrdersPipeline, story: Story) -> None:
