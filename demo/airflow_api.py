@@ -244,6 +244,13 @@ class AirflowApi:
         """The value a task pushed, as JSON; status 404 when there is none."""
         return self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id, "xcomEntries", key))["value"]
 
+    def extra_links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+        """Address by name, of the links that a task instance has; None for one that leads nowhere yet."""
+        links: dict[str, str | None] = self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id, "links"))[
+            "extra_links"
+        ]
+        return links
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
         """The log of one try, one line per event, with the traceback of an event that has one."""
         path = _run_path(dag_id, run_id, "taskInstances", task_id, "logs", str(try_number))

@@ -103,6 +103,10 @@ class Ledger(ABC):
         """The ids of the batch's messages that have a failed row."""
 
     @abstractmethod
+    def of_batch(self, batch_id: str, limit: int) -> list[str]:
+        """The ids of the batch's messages that have any row, `limit` at most."""
+
+    @abstractmethod
     def failed_in(self, run_id: str, message_ids: Iterable[str]) -> set[str]:
         """Those of these messages whose latest failure was recorded by this run."""
 

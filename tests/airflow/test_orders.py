@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from demo.airflow_api import wait_until
+from demo.airflow_api import AirflowApiError, wait_until
 from demo.crm import received, traces
 from demo.orders import expect, make_orders
 from demo.pipeline import OrdersPipeline
@@ -201,6 +201,31 @@ def test_the_store_urls_are_in_no_log_no_template_and_no_xcom(pipeline: OrdersPi
     for text in shown:
         assert pipeline.store_url not in text
         assert pipeline.dead_letter_url not in text
+
+
+def test_a_task_says_in_its_note_what_happened_to_the_batch_and_links_to_its_messages(
+    pipeline: OrdersPipeline, story: Story
+) -> None:
+    airflow, expected = pipeline.airflow, expect(story.orders)
+    ((batch,),) = rows(pipeline, "select distinct batch_id from homing_orders where batch_id like 'orders/s%'")
+    run_id = batch.removeprefix("orders/")
+
+    # The run was cleared since, and what had failed in it by then was delivered, but for these.
+    left = expected.invalid + 1
+    settle = airflow.task_instance("orders", run_id, "settle")
+    assert settle["note"] == (
+        f"Batch {batch}: 0 delivered, 0 dropped by rule, 0 failed and to be replayed, 0 dead-lettered, {left} released."
+    )
+    replay = airflow.task_instance("orders_replay", story.replay_run, "replay")
+    assert replay["note"] == f"Of {left} messages: 0 delivered, 0 dropped by rule, {left} left."  # its last try
+
+    links = airflow.extra_links("orders", run_id, "process")
+    assert (set(links), links["Spark"]) == ({"Messages", "Spark"}, None)  # there is no history server
+    page = airflow.http("GET", links["Messages"].removeprefix(airflow.url), token=airflow.token())
+    sums = [f"{len(expected.lake)} delivered", f"{expected.dropped} dropped by rule", f"{left} dead-lettered"]
+    assert all(text in page for text in (*sums, "order-1</td>", "failed: ValueError: order 7 is for 0 pieces")), page
+    with pytest.raises(AirflowApiError, match="HTTP 401"):
+        airflow.http("GET", links["Messages"].removeprefix(airflow.url))
 
 
 def test_the_work_directory_is_empty_once_a_run_is_settled(pipeline: OrdersPipeline) -> None:

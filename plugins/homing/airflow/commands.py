@@ -30,31 +30,13 @@ def _arg(argument: Argument) -> Arg:
 
 def _action(command: Command) -> Callable[[Namespace], None]:
     def act(arguments: Namespace) -> None:
+        from homing.airflow.server import find_url
         from homing.cli.desk import VARIABLES, Desk
         from homing.cli.main import run
 
-        raise SystemExit(run(command, arguments, Desk(_find_url, lambda: [*VARIABLES, *_connections()])))
+        raise SystemExit(run(command, arguments, Desk(find_url, lambda: [*VARIABLES, *_connections()])))
 
     return act
-
-
-def _find_url(reference: str) -> str:
-    """As `homing.airflow.hook.find_url`, which asks as a task does: here, Airflow's own database is asked too."""
-    from airflow.models import Connection
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    from homing.airflow.connection import url_of
-    from homing.airflow.hook import is_url
-    from homing.errors import ConfigurationError
-    from homing.stores import resolve_url
-
-    if is_url(reference):
-        return resolve_url(reference)
-    connection_id, _, options = reference.partition("?")
-    try:
-        return url_of(Connection.get_connection_from_secrets(connection_id), options)
-    except AirflowNotFoundException as error:
-        raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
 
 
 def _connections() -> Sequence[str]:

@@ -13,6 +13,7 @@ from homing.airflow import metrics
 from homing.airflow.asking import has_due
 from homing.airflow.dag import START
 from homing.airflow.hook import find_url, is_url
+from homing.airflow.telling import note
 from homing.airflow.trigger import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
@@ -47,7 +48,10 @@ class ListenOperator(BaseOperator):
         with open_store(find_url(self.listening.store)) as store:
             due = has_due(store)
             if due or (due is None and event):
-                return self._listen(store)
+                counted = self._listen(store)
+                sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
+                note(self, context, f"Store {store.name}: {sums}.")
+                return counted
         self.log.info("nothing is due in store %s: listening", store.name)
         interval = self.listening.config.polling_seconds
         return self.defer(trigger=StoreTrigger(self.listening.store, interval), method_name="execute")  # type: ignore[func-returns-value]
@@ -70,7 +74,6 @@ class ListenOperator(BaseOperator):
         counted = {name: getattr(found, name) for name in ("processed", "dead_lettered", "dropped", "released")}
         for name, number in counted.items():
             metrics.count("delivered" if name == "processed" else name, number, store=store.name)
-        self.log.info("store %s: %s", store.name, ", ".join(f"{number} {name}" for name, number in counted.items()))
         return counted
 
 

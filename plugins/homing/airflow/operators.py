@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.log import mask_secret
 
 import homing
 from homing.airflow import handing_over, metrics
+from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.telling import note, show_messages
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import Head
 from homing.delivery.class_archive import cache_folder, class_archive
@@ -26,12 +30,15 @@ from homing.pipeline import load_chain
 
 # How spark-submit reports our exit code 2: running the job again would not help.
 _SET_UP_WRONGLY = "Error code is: 2."
+# What homing.spark.app says when its session is there.
+_SPARK_UI = re.compile(r"Spark application (?P<application>\S+) has its UI at (?P<ui>http\S+)")
 
 
 class PipelineJobOperator(SparkSubmitOperator):
     """A Spark application of ours, run over the batch that this run holds. Skips Spark when it holds nothing."""
 
     application_name: str
+    operator_extra_links = (MessagesLink(), SparkLink())
 
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
         # Spark's own INFO lines would bury what happened to the messages.
@@ -39,9 +46,12 @@ class PipelineJobOperator(SparkSubmitOperator):
         # Another try starts another job, which takes over what is left; it is not to wait for the one it replaces.
         super().__init__(**{"durable": False, **kwargs, "conf": conf})
         self.pipeline = pipeline
+        self.spark_application = ""
+        self._show_spark_ui: Callable[[str], None] = lambda _: None
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
+        self._show_messages(context)
         if not self._hold(context, run_id):
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
@@ -76,7 +86,29 @@ class PipelineJobOperator(SparkSubmitOperator):
         """The variables that a job finds its stores in. Secrets."""
         return dict(zip(("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"), self.pipeline.urls(), strict=True))
 
+    def _show_messages(self, context: Any) -> None:
+        show_messages(context, self.pipeline)
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        # The only way to see the lines while the job runs.
+        read = hook._process_spark_submit_log  # noqa: SLF001
+        setattr(hook, read.__name__, lambda lines: read(self._watched(lines)))
+        return hook
+
+    def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
+        """The job's output, in which it says where Spark's UI can be seen."""
+        for line in lines:
+            if found := _SPARK_UI.search(str(line)):
+                self.spark_application = found["application"]
+                try:
+                    self._show_spark_ui(found["ui"])
+                except Exception as error:  # noqa: BLE001 - a job that runs is not to be left alone for a link
+                    self.log.warning("the link to Spark's UI was not stored: %s", error)
+            yield line
+
     def _submit(self, context: Any) -> None:
+        self._show_spark_ui = lambda ui: context["ti"].xcom_push(key=SparkLink().xcom_key, value=ui)
         try:
             super().execute(context)
         except AirflowException as error:
@@ -166,11 +198,16 @@ class ReplayOperator(PipelineJobOperator):
         try:
             if not rate:
                 super().execute(context)
-            elif self._hold(context, run_id):
+                return
+            self._show_messages(context)
+            if self._hold(context, run_id):
                 self._replay_here(run_id, rate)
         finally:
             # Also when some still fail: those that do not are acknowledged, and no settlement will see them again.
-            self._count_completed(run_id)
+            self._count_completed(context, run_id)
+
+    def _show_messages(self, context: Any) -> None:
+        show_messages(context, self.pipeline, list(self.ids or ()))
 
     def _hold(self, context: Any, run_id: str) -> int:
         with self.pipeline.open_batch(run_id) as batch:
@@ -179,10 +216,13 @@ class ReplayOperator(PipelineJobOperator):
         metrics.count("replayed", size, pipeline=self.pipeline.name)
         return size
 
-    def _count_completed(self, run_id: str) -> None:
+    def _count_completed(self, context: Any, run_id: str) -> None:
         # A store that is away is the job's trouble, not that of its metrics.
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
-            metrics.settled(batch.completed(self._held), self.pipeline.name)
+            done = batch.completed(self._held)
+            metrics.settled(done, self.pipeline.name)
+            sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
+            note(self, context, f"Of {len(self._held)} messages: {sums}, {len(self._held) - done.acknowledged} left.")
 
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:

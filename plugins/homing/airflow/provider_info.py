@@ -13,6 +13,21 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Homing",
         "description": "Guaranteed message delivery for people who run Airflow and Spark.",
         "cli": ["homing.airflow.commands.get_cli_commands"],
+        "extra-links": [f"homing.airflow.links.{name}" for name in ("MessagesLink", "ReplayLink", "SparkLink")],
+        "config": {
+            "homing": {
+                "description": "Guaranteed message delivery",
+                "options": {
+                    "spark_history_url": {
+                        "description": "Where Spark's history server is, for the links of tasks whose job has ended",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "http://spark-history:18080",
+                        "default": "",
+                    }
+                },
+            }
+        },
         "queues": ["homing.airflow.events.StoreQueueProvider"],
         "connection-types": [
             {

@@ -16,6 +16,7 @@ from homing.airflow import metrics
 from homing.airflow.dag import START
 from homing.airflow.hook import find_url
 from homing.airflow.settling import trigger_replay
+from homing.airflow.telling import note
 from homing.delivery import Batch, Settlement, open_pipeline_stores
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import read_failures
@@ -49,11 +50,11 @@ class ReconcileOperator(BaseOperator):
             metrics.oldest_age(stores.store)
             self._show_lag(stores)
             stranded = stores.failures.overdue(self.after)
-        self.log.info("%s: %d stranded failures, %d given up by the store", self.pipeline_name, len(stranded), dead)
+        note(self, context, f"{self.pipeline_name}: {len(stranded)} stranded failures, {dead} given up by the store.")
         if stranded:
-            note = f"Replays {len(stranded)} messages whose replay never came, found by {context['dag'].dag_id}."
+            why = f"Replays {len(stranded)} messages whose replay never came, found by {context['dag'].dag_id}."
             replay_run = f"reconcile.{context['run_id']}"
-            trigger_replay(f"{self.pipeline_name}_replay", replay_run, {"ids": stranded}, note)
+            trigger_replay(f"{self.pipeline_name}_replay", replay_run, {"ids": stranded}, why)
 
     def _batch(self, stores: Any, batch_id: str) -> Batch:
         return Batch(stores, batch_id, self.flows, chain=self.pipeline_name)

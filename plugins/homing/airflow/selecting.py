@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.telling import note
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
 from homing.delivery.failures import group, select
 from homing.errors import ConfigurationError
@@ -70,10 +71,15 @@ class SelectOperator(BaseOperator):
             self.log.info(line)
         context["ti"].xcom_push(key="plan", value=plan)
         if params.get("dry_run"):
-            raise AirflowSkipException(f"a dry run: {len(found)} messages would be replayed")
+            raise self._skipped(context, f"a dry run: {len(found)} messages would be replayed")
         if not found:
-            raise AirflowSkipException("nothing is left to replay")
+            raise self._skipped(context, "nothing is left to replay")
+        note(self, context, f"Selected {len(found)} messages to replay.")
         return [failure.message_id for failure in found]
+
+    def _skipped(self, context: Any, why: str) -> AirflowSkipException:
+        note(self, context, f"{why[0].upper()}{why[1:]}.")
+        return AirflowSkipException(why)
 
     def _unknown(self, stores: PipelineStores, selection: Selection) -> list[str]:
         return Batch(stores, "", self.pipeline.flows).unknown(selection.ids, selection.batch)

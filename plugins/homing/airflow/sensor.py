@@ -11,7 +11,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from homing.airflow import metrics
 from homing.airflow.hook import find_url
+from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline import PipelineSpec, run_key
+from homing.airflow.telling import note, show_messages
 from homing.airflow.trigger import StoreTrigger
 from homing.delivery import open_pipeline_stores, work
 from homing.delivery.batch import DEFAULT_LEASE, Batch
@@ -40,6 +42,8 @@ class StoreSensor(BaseSensorOperator):
     `store.claim(n, batch_id=...)` and settles it. It waits in the triggerer, unless `mode` is given ("poke" or
     "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds.
     """
+
+    operator_extra_links = (MessagesLink(),)
 
     def __init__(
         self,
@@ -99,7 +103,9 @@ class StoreSensor(BaseSensorOperator):
 
     def _result(self, context: Any, claim: Claim) -> dict[str, Any]:
         key = self._key(context)
-        self.log.info("batch %s: claimed %d messages of store %s", key, claim.messages, claim.store)
+        if self.pipeline is not None:
+            show_messages(context, self.pipeline)
+        note(self, context, f"Batch {key}: claimed {claim.messages} messages of store {claim.store}.")
         metrics.count("claimed", claim.messages, store=claim.store)
         return {"batch": key, "messages": claim.messages}
 

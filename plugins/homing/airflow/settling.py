@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing.airflow import metrics
+from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.telling import note, show_messages
 from homing.delivery import Settlement, work
 from homing.errors import WorkDirError
-
-
-class ReplayLink(BaseOperatorLink):
-    """From a settlement to the replay of what failed."""
-
-    name = "Replay"
-
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        return f"/dags/{operator.replay_dag_id}/runs/{ti_key.run_id}"
 
 
 class SettleOperator(BaseOperator):
     """Settles the batch, and has what failed replayed by the DAG `replay_dag_id`. To be used as a teardown."""
 
-    operator_extra_links = (ReplayLink(),)
+    operator_extra_links = (MessagesLink(), ReplayLink())
 
     def __init__(self, *, pipeline: PipelineSpec, replay_dag_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.replay_dag_id = replay_dag_id
+        self.replay_run = ""
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
@@ -39,17 +33,18 @@ class SettleOperator(BaseOperator):
             self._clean_up(run_id)
             settlement = batch.settle()
             to_replay, stranded = batch.awaiting_replay(), batch.stranded()
-        self.log.info("batch %s: %s", run_id, settlement)
+        show_messages(context, self.pipeline)
+        note(self, context, f"Batch {run_id}: {settlement}.")
         metrics.settled(settlement, self.pipeline.name)
         if to_replay or stranded:
             self.log.info("%s replays %d of this batch and %d left over", self.replay_dag_id, to_replay, len(stranded))
             # One replay per pass: settling twice asks for the same one, settling after a clear asks for another.
             passes = getattr(context["dag_run"], "clear_number", 0) or 0
-            replay_run = f"{context['run_id']}.{passes}" if passes else context["run_id"]
-            note = (
+            self.replay_run = f"{context['run_id']}.{passes}" if passes else context["run_id"]
+            why = (
                 f"Replays {to_replay} messages of batch {run_id}: {settlement}. Left over from before: {len(stranded)}."
             )
-            trigger_replay(self.replay_dag_id, replay_run, {"batch": run_id, "ids": stranded}, note)
+            trigger_replay(self.replay_dag_id, self.replay_run, {"batch": run_id, "ids": stranded}, why)
 
     def _clean_up(self, run_id: str) -> None:
         try:
@@ -68,7 +63,9 @@ class SettleReplayOperator(BaseOperator):
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
-        self.log.info("replay %s: %s", run_id, finish_replay(self.pipeline, run_id))
+        left = finish_replay(self.pipeline, run_id)
+        said = "nothing" if left == Settlement() else str(left)
+        note(self, context, f"What replay {run_id} could not deliver: {said}.")
 
 
 def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:

@@ -155,6 +155,8 @@ def _spark_session(name: str) -> Iterator[SparkSession]:
     # A second copy of a task that delivers would deliver a second time.
     spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
     try:
+        # The task that submitted this looks for the sentence, and links to the address.
+        log.info("Spark application %s has its UI at %s", spark.sparkContext.applicationId, spark.sparkContext.uiWebUrl)
         yield spark
     finally:
         spark.stop()

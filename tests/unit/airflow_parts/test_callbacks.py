@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from homing.airflow import PipelineSpec, SettleOperator, dead_letter_callback
-from homing.airflow.settling import ReplayLink
+from homing.airflow import PipelineSpec, dead_letter_callback
 from homing.delivery import PipelineStores
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import Pipeline
@@ -68,12 +67,3 @@ def test_an_outage_dead_letters_nothing(
 
     assert stores.dead_letters.count()["available"] == 0
     assert stores.failures.count()["available"] == 3
-
-
-def test_a_settlement_links_to_the_replay_of_what_failed(spec: PipelineSpec) -> None:
-    settle = SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay")
-
-    (link,) = settle.operator_extra_links
-
-    assert isinstance(link, ReplayLink)
-    assert link.get_link(settle, ti_key=SimpleNamespace(run_id="r")) == "/dags/orders_replay/runs/r"

@@ -99,6 +99,11 @@ class SqlLedger(Ledger):
         )
         return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
+    def of_batch(self, batch_id: str, limit: int) -> list[str]:
+        c = self._rows.c
+        statement = sa.select(c.message_id).distinct().where(c.batch_id == batch_id).order_by(c.message_id).limit(limit)
+        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
+
     def failed_in(self, run_id: str, message_ids: Iterable[str]) -> set[str]:
         c, dialect = self._rows.c, self._database.dialect
         ids = list(message_ids)

@@ -1,0 +1,221 @@
+"""What people see of a task: its links, the page of its messages, its note."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import DagRunTriggerException
+
+from homing.airflow import DeliverOperator, PipelineSpec, ProcessOperator, SettleOperator, StoreSensor
+from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
+from homing.airflow.notes import read_value
+from homing.airflow.telling import BATCH, NOTE, show_messages
+from homing.delivery import PipelineStores
+from homing.delivery.giving_up import give_up
+from homing.delivery.stories import tell
+from homing.ledger import DROPPED, SOURCE_FLOW, Entry
+from tests.unit.airflow_parts.conftest import FakeTask
+from tests.unit.delivery.conftest import FLOWS, Pipeline
+
+RUN = SimpleNamespace(dag_id="orders", run_id="manual__1+00:00", task_id="deliver.crm", map_index=-1)
+
+
+@pytest.fixture
+def base_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/prod")
+
+
+# -- links -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("base_url")
+def test_a_task_links_to_its_messages_by_what_airflow_knows_it_by() -> None:
+    assert MessagesLink().get_link(None, ti_key=RUN) == (
+        "https://airflow.example/prod/homing/messages"
+        "?dag_id=orders&run_id=manual__1%2B00%3A00&task_id=deliver.crm&map_index=-1"
+    )
+
+
+@pytest.mark.usefixtures("base_url")
+def test_a_settlement_links_to_the_replay_it_asked_for(spec: PipelineSpec, pipeline: Pipeline) -> None:
+    settle = SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay")
+    assert ReplayLink().get_link(settle, ti_key=RUN) == ""
+    _, (message_id,) = pipeline.claimed("orders/run", 1)
+    pipeline.failed("orders/run", message_id, "crm")
+    task = FakeTask()
+    task.context["dag_run"].clear_number = 2
+
+    with pytest.raises(DagRunTriggerException):
+        settle.execute(task.context)
+
+    assert ReplayLink().get_link(settle, ti_key=RUN) == "https://airflow.example/prod/dags/orders_replay/runs/run.2"
+
+
+def submit(spec: PipelineSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ProcessOperator, FakeTask]:
+    """Runs `process` with a spark-submit that says what our application says."""
+    binary = folder / "spark-submit"
+    binary.write_text(
+        "#!/bin/sh\necho 'INFO homing: Spark application local-17 has its UI at http://127.0.0.1:4040' >&2\n"
+    )
+    binary.chmod(0o755)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
+    operator, task = ProcessOperator(task_id="process", pipeline=spec, spark_binary=str(binary)), FakeTask()
+    operator.execute(task.context)
+    return operator, task
+
+
+def test_the_link_to_spark_leads_to_its_ui_while_the_job_runs_and_then_to_the_history_server(
+    spec: PipelineSpec, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.claimed("orders/run", 1)
+
+    operator, task = submit(spec, tmp_path, monkeypatch)
+
+    assert task.xcoms[SparkLink().xcom_key] == "http://127.0.0.1:4040"
+    assert SparkLink().get_link(operator, ti_key=RUN) == ""  # it has ended, and nobody keeps its history
+    monkeypatch.setenv("AIRFLOW__HOMING__SPARK_HISTORY_URL", "http://history:18080/")
+    assert SparkLink().get_link(operator, ti_key=RUN) == "http://history:18080/history/local-17/"
+
+
+def test_a_link_that_cannot_be_stored_leaves_the_job_alone(
+    spec: PipelineSpec, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.claimed("orders/run", 1)
+    store = FakeTask.xcom_push
+
+    def away(self: FakeTask, key: str, value: Any) -> None:
+        if key == SparkLink().xcom_key:
+            raise ConnectionError("the API server is away")
+        store(self, key, value)
+
+    monkeypatch.setattr(FakeTask, "xcom_push", away)
+
+    operator, _ = submit(spec, tmp_path, monkeypatch)
+
+    assert operator.spark_application == "local-17"
+
+
+@pytest.mark.parametrize("kind", [ProcessOperator, DeliverOperator])
+def test_spark_tasks_have_both_links(kind: Any) -> None:
+    assert [link.name for link in kind.operator_extra_links] == ["Messages", "Spark"]
+
+
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_task_leaves_names_its_stores_unless_by_url(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_url, by_name = FakeTask(), FakeTask()
+    named = PipelineSpec(
+        **{**vars(spec), "store": "env:SHOP", "dead_letter_store": "shop_dead", "flows": ["lake", "crm"]}
+    )
+
+    show_messages(by_url.context, spec)
+    show_messages(by_name.context, named, ["a", "b"])
+
+    assert "sqlite" not in str(by_url.xcoms)
+    assert by_url.xcoms[BATCH]["store"] is None
+    assert by_name.xcoms[BATCH] == {
+        "batch": "orders/run",
+        "ids": ["a", "b"],
+        "flows": ["lake", "crm"],
+        "store": "env:SHOP",
+        "dead_letter_store": "shop_dead",
+    }
+
+
+@pytest.fixture
+def mixed(pipeline: Pipeline) -> dict[str, str]:
+    """A batch whose messages ended in every way there is: outcome by id."""
+    batch, ids = pipeline.claimed("orders/run", 1, 2, 3, 4, 5)
+    done, dropped, failed, dead, waiting = ids
+    pipeline.delivered("orders/run", done, *FLOWS)
+    pipeline.record("orders/run", Entry(dropped, SOURCE_FLOW, DROPPED, batch_id="orders/run"))
+    for message_id in (failed, dead):
+        pipeline.failed("orders/run", message_id, "crm")
+    batch.settle()
+    give_up(pipeline.stores, [dead], "not today")
+    outcomes = ("delivered", "dropped by rule", "failed, to be replayed", "dead-lettered", "on its way")
+    return dict(zip((done, dropped, failed, dead, waiting), outcomes, strict=True))
+
+
+def test_the_stories_of_a_batch_tell_of_every_message_how_it_ended(
+    stores: PipelineStores, mixed: dict[str, str]
+) -> None:
+    found = tell(stores, FLOWS, batch_id="orders/run")
+
+    assert {story.message_id: story.outcome for story in found} == {
+        message_id: outcome for message_id, outcome in mixed.items() if outcome != "on its way"
+    }
+    assert {story.outcome for story in tell(stores, FLOWS, ids=list(mixed))} == set(mixed.values())
+    assert len(tell(stores, FLOWS, batch_id="orders/run", limit=2)) == 2
+    assert tell(stores, FLOWS, ids=["nobody"])[0].outcome == "unknown"
+
+
+def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(
+    spec: PipelineSpec,
+    pipeline: Pipeline,
+    mixed: dict[str, str],
+    urls: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from homing.airflow import messages_page
+
+    evil = "<script>alert(1)</script>"
+    _, (message_id,) = pipeline.claimed("orders/evil", 1)
+    error = {"type": "ValueError", "message": evil, "handler": "crm", "stack": "", "attempt": 1}
+    pipeline.record("orders/evil", Entry(message_id, "crm", "failed", error=error, batch_id="orders/evil"))
+    for name, url in zip(("SHOP", "SHOP_DEAD"), urls, strict=True):
+        monkeypatch.setenv(name, url)
+    left = {"ids": None, "flows": list(FLOWS), "store": "env:SHOP", "dead_letter_store": "env:SHOP_DEAD"}
+    monkeypatch.setattr(messages_page, "_about", lambda dag_id, run_id, *_: {**left, "batch": f"{dag_id}/{run_id}"})
+
+    page = bytes(messages_page.messages("orders", "run", "settle").body).decode()
+    danger = messages_page.messages("orders", "evil", "settle")
+
+    assert "1 delivered, 1 dropped by rule" in page
+    assert all(message_id in page for message_id, outcome in mixed.items() if outcome != "on its way")
+    assert evil not in bytes(danger.body).decode()
+    assert "ValueError: &lt;script&gt;" in bytes(danger.body).decode()
+    assert danger.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_a_page_that_cannot_be_shown_says_why_and_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import HTTPException
+
+    from homing.airflow import messages_page
+
+    about: dict[str, Any] = {"batch": "b", "ids": None, "flows": [], "store": None, "dead_letter_store": None}
+    monkeypatch.setattr(messages_page, "_about", lambda *_: about)
+    assert "Name it by a connection" in bytes(messages_page.messages("d", "r", "t").body).decode()
+    monkeypatch.setenv("SECRET", "s3cret://x")
+    about.update(store="env:SECRET", dead_letter_store="env:SECRET")
+    with pytest.raises(HTTPException) as away:
+        messages_page.messages("d", "r", "t")
+    assert (away.value.status_code, "s3cret" in away.value.detail) == (503, False)
+    monkeypatch.setattr(messages_page, "_about", lambda *_: None)
+    with pytest.raises(HTTPException, match="404"):
+        messages_page.messages("d", "r", "t")
+
+
+# -- notes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_leaves_the_sentence_that_becomes_its_note(spec: PipelineSpec, stores: PipelineStores) -> None:
+    stores.store.store(1)
+    task = FakeTask()
+
+    StoreSensor(task_id="listen", pipeline=spec).execute(task.context)
+    assert task.xcoms[NOTE] == "Batch orders/run: claimed 1 messages of store orders."
+    SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(task.context)
+
+    assert task.xcoms[NOTE] == (
+        "Batch orders/run: 0 delivered, 0 dropped by rule, 0 failed and to be replayed, 0 dead-lettered, 1 released."
+    )
+
+
+@pytest.mark.parametrize("value", ["as it is", '"as it is"'])
+def test_a_note_is_read_however_airflow_keeps_it(value: str) -> None:
+    assert read_value(value) == "as it is"
