@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from demo.pipeline import OrdersPipeline
 
+#: DAGs of the tests, beside those of the worked example.
+DAGS = Path(__file__).parent / "dags"
+
+
+def bundle(name: str, path: Path | None = None) -> dict[str, Any]:
+    kwargs = {"path": str(path)} if path else {}
+    return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": kwargs}
+
 
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipeline]:
     orders = OrdersPipeline(tmp_path_factory.mktemp("orders"))
+    orders.airflow.env |= {
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("dags-folder"), bundle("tests", DAGS)]),
+        "ARRIVALS_STORE": f"sqlite:///{orders.home}/arrivals.db?store=arrivals",
+    }
     with orders.airflow:
         yield orders

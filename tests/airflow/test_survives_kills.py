@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from demo.airflow_api import wait_until
 from demo.orders import make_orders
 from demo.pipeline import OrdersPipeline
+from homing import open_store
 from homing.delivery.records import dead_letter_id
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(1800)]
@@ -139,3 +141,35 @@ def test_a_running_task_that_is_cleared_dead_letters_nothing(pipeline: OrdersPip
     assert books.balanced, str(books)
     assert books.total.dead_lettered == before
     assert outcomes(pipeline, ids) == {("lake", "delivered"), ("crm", "filtered")}
+
+
+def test_event_driven_runs_drain_a_store_through_a_burst_a_pause_and_a_killed_triggerer(
+    pipeline: OrdersPipeline,
+) -> None:
+    airflow, stored = pipeline.airflow, 0
+    airflow.wait_for_dag("arrivals")
+
+    def store_some(number: int) -> int:
+        with open_store(airflow.env["ARRIVALS_STORE"]) as store:
+            store.store_many(list(range(number)))
+        return number
+
+    def drained() -> bool | None:
+        with open_store(airflow.env["ARRIVALS_STORE"]) as store:
+            return store.count()["acknowledged"] == stored or None
+
+    stored += store_some(1)
+    airflow.unpause("arrivals")
+    wait_until(drained, timeout=120, what=lambda: "the first message to be settled")
+    airflow.unpause("arrivals", paused=True)
+    stored += store_some(10)  # more than a run claims, and their hints come while nobody listens
+    time.sleep(8)  # longer than the interval of the hints
+    assert not drained()
+    airflow.kill("triggerer")
+    stored += store_some(5)
+    airflow.unpause("arrivals")
+    airflow.restart("triggerer")
+
+    wait_until(drained, timeout=240, what=lambda: "everything to be settled after the triggerer came back")
+
+    airflow.unpause("arrivals", paused=True)
