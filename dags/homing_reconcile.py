@@ -11,8 +11,12 @@ reconcile_dag(
     [
         {
             "name": "orders",
-            "store": os.environ.get("ORDERS_STORE", f"sqlite:///{home}/orders.db?store=orders"),
-            "dead_letter_store": os.environ.get("ORDERS_DEAD_LETTERS", f"sqlite:///{home}/orders.db?store=orders_dead"),
+            "store": "env:ORDERS_STORE" if "ORDERS_STORE" in os.environ else f"sqlite:///{home}/orders.db?store=orders",
+            "dead_letter_store": (
+                "env:ORDERS_DEAD_LETTERS"
+                if "ORDERS_DEAD_LETTERS" in os.environ
+                else f"sqlite:///{home}/orders.db?store=orders_dead"
+            ),
             "destinations": ["lake", "crm"],
         }
     ]

@@ -17,6 +17,7 @@ delivery_dag(
         if "ORDERS_DEAD_LETTERS" in os.environ
         else f"sqlite:///{home}/orders.db?store=orders_dead"
     ),
+    source="env:ORDERS_SOURCE" if "ORDERS_SOURCE" in os.environ else None,
     polling_interval=1,
     max_retries=1,
     retry_interval=5,

@@ -5,12 +5,20 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
+import pyspark
 import pytest
 import yaml
+
+from demo.stack import COMPONENTS, AirflowStack
+from homing import open_store
+from homing.delivery import open_pipeline_stores
+from homing.delivery.reach import refuse_unreachable
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("compose-spec.json").read_text())
@@ -20,6 +28,12 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 SECRET = re.compile(r"password|secret|fernet_key|token", re.IGNORECASE)
 REQUIRED_VARIABLE = re.compile(r"\$\{(\w+):\?set \1 in \.env\}")
+
+
+def given(value: str) -> str:
+    """The value with every variable set to x."""
+    return REQUIRED_VARIABLE.sub("x", value)
+
 
 PARSE = """
 import json, sys
@@ -78,6 +92,79 @@ def test_every_volume_in_use_is_declared() -> None:
     mounts = [mount.split(":")[0] for service in SERVICES.values() for mount in service.get("volumes", [])]
 
     assert {mount for mount in mounts if not mount.startswith(".")} == set(COMPOSE["volumes"])
+
+
+def test_everything_of_ours_is_one_image_and_spark_has_two_workers() -> None:
+    ours = {name: service for name, service in SERVICES.items() if "build" in service}
+
+    assert {service["image"] for service in ours.values()} == {ours["scheduler"]["image"]}
+    assert {*COMPONENTS, "spark-master", "spark-worker"} <= set(ours)
+    assert ours["spark-worker"]["deploy"]["replicas"] >= 2
+
+
+def test_what_is_published_is_published_to_this_machine_only() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_airflow_runs_as_in_the_tests_without_docker(tmp_path: Path) -> None:
+    stack = AirflowStack(tmp_path, REPOSITORY / "dags", sql_alchemy_conn="postgresql://airflow:x@postgres/airflow")
+    tested, here = stack.environment(), SERVICES["scheduler"]["environment"]
+
+    assert {name: SERVICES[name]["command"] for name in COMPONENTS} == {name: ["airflow", name] for name in COMPONENTS}
+    settings = {name for name in here if name.startswith("AIRFLOW__")} - {"AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"}
+    assert settings <= tested.keys()
+    same = ("CORE__EXECUTOR", "CORE__LOAD_EXAMPLES", "CORE__PARALLELISM")
+    assert {name: here[f"AIRFLOW__{name}"] for name in same} == {name: tested[f"AIRFLOW__{name}"] for name in same}
+    for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"):
+        assert given(here[name]) == tested[name]
+
+
+def test_spark_runs_as_in_the_tests_without_docker() -> None:
+    daemons = {name: SERVICES[name]["command"] for name in ("spark-master", "spark-worker")}
+    tested = (REPOSITORY / "tests/spark/test_cluster.py").read_text()
+    (core,) = (Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar")
+    classes = zipfile.ZipFile(core).namelist()
+
+    for program, main, *arguments in daemons.values():
+        assert program == "spark-class"
+        assert main.removeprefix("org.apache.spark.deploy.") in tested
+        assert f"{main.replace('.', '/')}.class" in classes
+        assert {part for part in arguments if part.startswith("-")} <= {"--host", "--port", "--webui-port", "-d"}
+    connection = json.loads(SERVICES["scheduler"]["environment"]["AIRFLOW_CONN_SPARK_DEFAULT"])
+    assert f"{connection['host']}:{connection['port']}" == daemons["spark-worker"][-1]
+
+
+def test_the_stores_are_such_that_executors_on_other_machines_can_open_them() -> None:
+    environment = SERVICES["scheduler"]["environment"]
+    urls = given(environment["ORDERS_STORE"]), given(environment["ORDERS_DEAD_LETTERS"])
+
+    refuse_unreachable("spark://spark-master:7077", *urls)
+    with open_pipeline_stores(*urls) as stores, open_store(given(environment["ORDERS_SOURCE"])) as source:
+        assert [each.name for each in (stores.store, stores.dead_letters, source)] == [
+            "orders",
+            "orders_dead",
+            "orders",
+        ]
+    for url in (*urls, given(environment["ORDERS_SOURCE"])):
+        assert urlsplit(url).hostname in SERVICES
+
+
+def test_every_variable_of_the_example_is_one_that_its_dags_read() -> None:
+    code = "".join(path.read_text() for path in (REPOSITORY / "dags").glob("*.py"))
+    names = {name for service in SERVICES.values() for name in service.get("environment", {}) if "ORDERS" in name}
+
+    assert names
+    assert {name for name in names if f'"{name}"' not in code} == set()
+
+
+def test_executors_share_what_they_write_and_are_told_no_secret() -> None:
+    worker, scheduler = SERVICES["spark-worker"], SERVICES["scheduler"]
+
+    assert set(worker["volumes"]) <= set(scheduler["volumes"])
+    assert "${" not in str(worker["environment"])
 
 
 def test_airflow_knows_every_command(tmp_path: Path) -> None:
