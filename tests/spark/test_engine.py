@@ -80,6 +80,32 @@ def test_a_replay_delivers_only_what_is_missing(numbers: Numbers, output: Path) 
     assert (books.total.delivered, books.total.waiting, books.total.duplicates) == (3, 0, 0)
 
 
+def seconds_between_deliveries(numbers: Numbers, flow: str) -> float:
+    """From the first to the last that the ledger has for this destination."""
+    span = sa.text("select max(time_recorded) - min(time_recorded) from homing_numbers__ledger where flow = :flow")
+    with sa.create_engine(numbers.stores.store._url).connect() as connection:
+        return int(connection.execute(span, {"flow": flow}).scalar_one()) / 1e9
+
+
+def test_a_replay_keeps_to_its_rate(numbers: Numbers, output: Path) -> None:
+    numbers.claim("run", *[{"n": n} for n in range(9)])
+    batch = numbers.batch("run")
+
+    numbers.engine(batch, "replay").replay(rate=4)
+
+    assert [n for n, _, _ in delivered(output, "lake")] == list(range(9))
+    assert seconds_between_deliveries(numbers, "lake") >= 2.0 - 0.05
+
+
+def test_a_dataframe_destination_gets_a_replay_in_slices_that_keep_to_the_rate(natively: Numbers) -> None:
+    batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(5)])
+
+    natively.engine(batch, "replay").replay(rate=1)
+
+    assert seconds_between_deliveries(natively, "lake") >= 4.0 - 0.05
+    assert batch.settle().acknowledged == 5
+
+
 def test_an_unreadable_message_fails_alone_with_its_reason(numbers: Numbers, output: Path) -> None:
     numbers.stores.store.store({"n": 1})
     with sa.create_engine(numbers.stores.store._url).begin() as connection:

@@ -180,7 +180,8 @@ class ReplayOperator(PipelineJobOperator):
     """Runs the messages of these `ids` through the whole chain again, skipping what was delivered.
 
     Fails while any message still fails, so that the task's retries are the message's retries. With a `rate`, in
-    messages per second, it runs in the task itself, one message after the other, instead of on Spark.
+    messages per second, it runs in the task itself, one message after the other, instead of on Spark; unless handlers
+    take DataFrames, which only Spark has: then Spark keeps to the rate.
     """
 
     application_name = "replay.py"
@@ -193,10 +194,9 @@ class ReplayOperator(PipelineJobOperator):
         self._held: list[Head] = []
 
     def execute(self, context: Any) -> None:
-        rate = float(self.rate) if self.rate not in (None, "", "None") else 0.0
-        run_id = self.pipeline.run_key(context)
+        run_id, rate = self.pipeline.run_key(context), self._rate()
         try:
-            if not rate:
+            if not rate or load_chain(self.pipeline.chain).takes_dataframes:
                 super().execute(context)
                 return
             self._show_messages(context)
@@ -205,6 +205,13 @@ class ReplayOperator(PipelineJobOperator):
         finally:
             # Also when some still fail: those that do not are acknowledged, and no settlement will see them again.
             self._count_completed(context, run_id)
+
+    def _rate(self) -> float:
+        return float(self.rate) if self.rate not in (None, "", "None") else 0.0
+
+    def _arguments(self, run_id: str) -> list[str]:
+        rate = self._rate()
+        return [*super()._arguments(run_id), *(["--rate", str(rate)] if rate else [])]
 
     def _show_messages(self, context: Any) -> None:
         show_messages(context, self.pipeline, list(self.ids or ()))

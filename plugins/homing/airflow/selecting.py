@@ -40,7 +40,7 @@ def replay_params() -> dict[str, Param]:
             type=["null", "number"],
             exclusiveMinimum=0,
             title="Rate",
-            description="Messages per second at most; runs in the task instead of on Spark",
+            description="Messages per second at most; runs in the task, unless handlers take DataFrames",
         ),
         "dry_run": Param(False, type="boolean", title="Dry run", description="Say what would happen, deliver nothing"),
     }

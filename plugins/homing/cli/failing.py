@@ -40,6 +40,7 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             desk.tell(f"would replay {len(found)} messages")
             desk.show(_groups(found), arguments)
             return DONE
+        chain.refuse_dataframes()  # before anything is held
         batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
         held = batch.reclaim([failure.message_id for failure in found])
         with chain:

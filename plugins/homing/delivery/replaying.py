@@ -23,8 +23,10 @@ def replay_here(
     """Replays what the batch holds, recording each delivery as it is made; how many entries of each state.
 
     At most `rate` messages per second. Neither acknowledges nor dead-letters: that is `batch.finish_replay()`.
-    Raises LeaseLostError when somebody took the batch over meanwhile.
+    Raises LeaseLostError when somebody took the batch over meanwhile, and ChainError, before any message has run, for
+    a chain with handlers that take DataFrames.
     """
+    chain.refuse_dataframes()
     fence = stores.ledger.open_step(batch.run_id, "replay", DEFAULT_LEASE)
     tally: Counter[str] = Counter()
     kept = began = time.monotonic()

@@ -173,6 +173,16 @@ class HandlerChain:
         for handler in (*handlers_of(self.source, self.flows), *routed):
             handler.close()
 
+    @property
+    def takes_dataframes(self) -> bool:
+        """Whether one of its handlers takes a whole DataFrame: then only Spark can run it."""
+        return self._takes_dataframes is not None
+
+    def refuse_dataframes(self) -> None:
+        """Raises ChainError, naming the handler, when only Spark can run this chain."""
+        if self._takes_dataframes is not None:
+            self._takes_dataframes.refuse()
+
     def __enter__(self) -> HandlerChain:
         return self
 
@@ -185,8 +195,7 @@ class HandlerChain:
         return f"HandlerChain({self.name!r}, destinations={[flow.name for flow in self.flows]})"
 
     def _carry(self, execution: Execution) -> MessageContext:
-        if self._takes_dataframes is not None:  # refused before anything ran: the message has not failed
-            self._takes_dataframes.refuse()
+        self.refuse_dataframes()  # before anything ran: the message has not failed
         ctx = execution.run(self.source, self.flows, self._workers)
         self._tally.add(*execution.outcomes())
         return ctx

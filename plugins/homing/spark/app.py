@@ -64,12 +64,14 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
 
 def replay_main(argv: Sequence[str] | None = None) -> int:
     """Runs what a replay claimed through the whole chain; fails while any message still fails."""
-    arguments = _parser("replay", "Run failed messages through their chain again.").parse_args(argv)
+    parser = _parser("replay", "Run failed messages through their chain again.")
+    parser.add_argument("--rate", type=float, default=None, help="messages per second and destination at most")
+    arguments = parser.parse_args(argv)
 
     def is_needed(batch: Batch) -> bool:
         return batch.outstanding([flow.name for flow in load_chain(arguments.chain).flows])
 
-    return _run("replay", arguments, lambda engine: engine.replay(), is_needed, _acknowledge)
+    return _run("replay", arguments, lambda engine: engine.replay(arguments.rate), is_needed, _acknowledge)
 
 
 def _acknowledge(batch: Batch) -> None:

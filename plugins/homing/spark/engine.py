@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 
 import pyarrow as pa
@@ -84,12 +84,15 @@ class Engine:
             return self._deliver(flow, self._processed(DataFrame.cache if whole else lambda frame: frame))
         return self._deliver(flow, [self._one_by_one(self._parquet(left))] if left else [])
 
-    def replay(self) -> Counter[str]:
-        """Runs the source flow and every destination again over what the batch holds."""
+    def replay(self, rate: float | None = None) -> Counter[str]:
+        """Runs the source flow and every destination again over what the batch holds.
+
+        At most `rate` messages per second are delivered: by one task, since a rate that is worth setting is low.
+        """
         processed = self._processed(DataFrame.cache)
         total: Counter[str] = Counter()
         for flow in self.chain.flows:
-            total.update(self._deliver(flow.name, processed))
+            total.update(self._deliver(flow.name, processed, rate))
         return total
 
     # -- the source flow ---------------------------------------------------------------------------------------
@@ -144,24 +147,32 @@ class Engine:
 
     # -- one destination ---------------------------------------------------------------------------------------
 
-    def _deliver(self, name: str, processed: Sequence[DataFrame]) -> Counter[str]:
+    def _deliver(self, name: str, processed: Sequence[DataFrame], rate: float | None = None) -> Counter[str]:
         total: Counter[str] = Counter()
         if processed:
-            messages = _union(processed)
+            messages = _union(processed) if rate is None else _union(processed).coalesce(1)
             flow = next(flow for flow in self.chain.flows if flow.name == name)
             if isinstance(flow, DestinationFlow) and native.is_native((*flow.processors, flow.destination)):
-                total = self._whole().deliver(flow, messages, self._through, self._each)
+                each = partial(self._each, rate=rate)
+                total = self._whole().deliver(flow, messages, self._through, each, rate)
             else:
                 # What was left by a process of long ago may name messages that somebody else holds by now.
                 held = frozenset(head.message_id for head in self.batch.heads())
-                total = self._each(name, messages, 0, held)
+                total = self._each(name, messages, 0, held, rate)
         level = logging.WARNING if total[FAILED] else logging.INFO
         log.log(level, "batch %s to %s: %s", self.batch.run_id, name, dict(total) or "nothing to deliver")
         return total
 
-    def _each(self, flow: str, messages: DataFrame, start: int, held: frozenset[str] | None = None) -> Counter[str]:
+    def _each(
+        self,
+        flow: str,
+        messages: DataFrame,
+        start: int,
+        held: frozenset[str] | None = None,
+        rate: float | None = None,
+    ) -> Counter[str]:
         """Delivers message by message; `start` is how many of the flow's processors they have behind them."""
-        task = replace(self._task(), held=held)
+        task = replace(self._task(), held=held, rate=rate)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return steps.deliver(task, flow, batches, start)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 
-from homing.calling.limits import share_rates
+from homing.calling.limits import Rate, share_rates
 from homing.delivery import records
 from homing.errors import ContentError, UnreadableMessageError
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
@@ -50,6 +50,8 @@ class Task:
     held: frozenset[str] | None = None
     #: How many tasks run at the same time, and share a destination's rate.
     tasks: int = 1
+    #: Messages per second at most, for a replay that one task makes alone.
+    rate: float | None = None
 
     def recorder(self, part: TaskContext | None = None) -> Recorder:
         return Recorder(self.ledger(), self.fence, part)
@@ -239,6 +241,8 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
         own = _flow(chain, flow_name)
         flow = replace(own, processors=own.processors[start:])
     share_rates(task.tasks)
+    # Told outright how many share it, since the destinations' own rates are shared by the tasks.
+    pace = None if task.rate is None else Rate(task.rate)
     size, threads = (1, 1) if task.fence.crashed else (flow.batch, _threads(flow))
     with (
         task.recorder(TaskContext.get()) as recorder,
@@ -259,10 +263,10 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
             chunks = [waiting[first : first + size] for first in range(0, len(waiting), size)]
             if threads == 1:
                 for chunk in chunks:
-                    tally.update(_deliver(target, chunk, recorder))
+                    tally.update(_deliver(target, chunk, recorder, pace))
             else:
                 # The first error, such as a lost lease, ends the rest: it is not called any more.
-                for states in pool.map(lambda chunk: list(_deliver(target, chunk, recorder)), chunks):
+                for states in pool.map(lambda chunk: list(_deliver(target, chunk, recorder, pace)), chunks):
                     tally.update(states)
             yield to_batch([{"state": state, "messages": number} for state, number in tally.items()], TALLY)
 
@@ -277,10 +281,12 @@ def _apart(flow: Flow, task: Task) -> AbstractContextManager[Flow | Lanes]:
     return Lanes(flow) if isinstance(flow, RouterFlow) and not task.fence.crashed else nullcontext(flow)
 
 
-def _deliver(flow: Flow | Lanes, messages: list[Row], recorder: Recorder) -> Iterator[str]:
+def _deliver(flow: Flow | Lanes, messages: list[Row], recorder: Recorder, pace: Rate | None) -> Iterator[str]:
     """Delivers these messages, recording each as soon as it is known how it ended; yields the states."""
     about, contexts = [], []
     for row in messages:
+        if pace is not None:
+            pace.wait()
         entry = _about(row, flow.name)
         try:
             contexts.append(_context(row))

@@ -7,6 +7,7 @@ which of them makes it fail is found by halving.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,8 +86,12 @@ class WholeBatch:
         processed: DataFrame,
         through: Callable[[DataFrame, str, Sequence[Handler], int, list[native.Check]], DataFrame],
         each: Callable[[str, DataFrame, int], Counter[str]],
+        rate: float | None = None,
     ) -> Counter[str]:
-        """Delivers what is not done to one destination, of which the processors or the destination are native."""
+        """Delivers what is not done to one destination, of which the processors or the destination are native.
+
+        A DataFrame destination cannot be slowed down, so with a `rate` it gets the messages in slices.
+        """
         waiting, total = self._waiting(flow.name, processed)
         processed = self._only(processed, waiting)
         handlers = (*flow.processors, flow.destination)
@@ -108,7 +113,13 @@ class WholeBatch:
             total[FAILED] += len(some)
             self._give_up(flow.name, handlers, some, error)
 
-        bisect(waiting, call, give_up, is_fault=is_fault)
+        if rate is None or not flow.destination.dataframe:
+            bisect(waiting, call, give_up, is_fault=is_fault)
+            return total
+        size, began = max(1, int(rate)), time.monotonic()
+        for first in range(0, len(waiting), size):
+            time.sleep(max(0.0, began + first / rate - time.monotonic()))
+            bisect(waiting[first : first + size], call, give_up, is_fault=is_fault)
         return total
 
     def _hand_over(

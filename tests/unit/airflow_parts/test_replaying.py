@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +128,22 @@ def test_clearing_the_replay_takes_up_the_dead_letters(
 
     assert stores.dead_letters.count()["available"] == 0
     assert keep_books(stores, FLOWS).total.delivered == 3
+
+
+def test_a_rate_goes_to_spark_where_handlers_take_dataframes(
+    spec: PipelineSpec, failed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from homing import HandlerChain, destination\n@destination(dataframe=True)\ndef lake(messages): ...\n"
+    (tmp_path / "frames_chain.py").write_text(f"{code}chain = HandlerChain('frames', destinations_flow=[lake])\n")
+    binary = tmp_path / "spark-submit"
+    binary.write_text('#!/bin/sh\necho "$@" > "$0.called"\n')
+    binary.chmod(0o755)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
+    frames = replace(spec, chain="frames_chain:chain")
+
+    ReplayOperator(task_id="r", pipeline=frames, ids=failed, rate="2.5", spark_binary=str(binary)).execute(context())
+
+    assert (tmp_path / "spark-submit.called").read_text().rstrip().endswith("--rate 2.5")
 
 
 def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from homing import HandlerChain, destination
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.giving_up import give_up
 from homing.delivery.replaying import replay_here
-from homing.errors import LeaseLostError
+from homing.errors import ChainError, LeaseLostError
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 
@@ -71,6 +71,22 @@ def test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand(
     assert sorted(received) == [("crm", 1), ("crm", 1), ("crm", 2), ("lake", 1), ("lake", 2)]
     books = keep_books(stores, FLOWS)
     assert (books.balanced, books.total.delivered) == (True, 2)
+
+
+def test_a_chain_with_dataframe_handlers_is_refused_before_any_message_fails(pipeline: Pipeline) -> None:
+    stores, ids = pipeline.stores, fail_both(pipeline, 1)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids)
+    before = stores.ledger.entries(ids)
+
+    @destination(dataframe=True)
+    def lake(messages: object) -> None:
+        raise AssertionError("not to be called")
+
+    with pytest.raises(ChainError, match="'lake' takes a whole DataFrame and runs on Spark only"):
+        replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake]))
+
+    assert stores.ledger.entries(ids) == before
 
 
 def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipeline) -> None:
