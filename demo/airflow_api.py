@@ -240,6 +240,18 @@ class AirflowApi:
         cleared = self.api("POST", _path("dags", dag_id, "clearTaskInstances"), body)
         return sorted(task["task_id"] for task in cleared["task_instances"])
 
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 120.0) -> dict[str, Any]:
+        """Wait until a task asks a person, choose this option for it, and return what it had asked."""
+
+        def check() -> dict[str, Any] | None:
+            asked = self._pages(_run_path(dag_id, run_id, "hitlDetails"), "hitl_details")
+            return next((each for each in asked if each["task_instance"]["task_id"] == task_id), None)
+
+        question = wait_until(check, timeout=timeout, what=lambda: f"{dag_id}.{task_id} to ask somebody")
+        path = _run_path(dag_id, run_id, "taskInstances", task_id, "-1", "hitlDetails")
+        self.api("PATCH", path, {"chosen_options": [option], "params_input": {}})
+        return question
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """The value a task pushed, as JSON; status 404 when there is none."""
         return self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id, "xcomEntries", key))["value"]

@@ -26,6 +26,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipelin
     orders.airflow.env |= {
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("dags-folder"), bundle("tests", DAGS)]),
         "ARRIVALS_STORE": f"sqlite:///{orders.home}/arrivals.db?store=arrivals",
+        "APPROVED_STORE": f"sqlite:///{orders.home}/approved.db?store=approved",
+        "APPROVED_DEAD_LETTERS": f"sqlite:///{orders.home}/approved.db?store=approved_dead",
     }
     with orders.airflow:
         yield orders

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from demo.airflow_api import AirflowApiError, wait_until
+from demo.airflow_api import FINISHED, AirflowApiError, wait_until
 from demo.crm import received, traces
 from demo.orders import expect, make_orders
 from demo.pipeline import OrdersPipeline
 from homing import Message
-from homing.delivery import Books
+from homing.delivery import Books, keep_books, open_pipeline_stores
+from homing.delivery.giving_up import give_up
 
 SETTLED = 600.0
 
@@ -258,3 +259,31 @@ def test_the_command_line_proves_the_books_of_the_running_stack(pipeline: Orders
     sheet = json.loads(done.stdout)
     assert (sheet["balanced"], sheet["unaccounted"]) == (True, [])
     assert sheet["sums"][0]["accepted"] == pipeline.books().total.accepted
+
+
+def test_a_large_replay_waits_for_an_approval_and_a_rejected_one_delivers_nothing(pipeline: OrdersPipeline) -> None:
+    airflow, dag = pipeline.airflow, "approved_replay"
+    urls = airflow.env["APPROVED_STORE"], airflow.env["APPROVED_DEAD_LETTERS"]
+    with open_pipeline_stores(*urls) as stores:
+        ids = stores.store.store_many([1, 2])
+        assert give_up(stores, ids, "not today") == set(ids)
+
+    def delivered() -> int:
+        with open_pipeline_stores(*urls) as stores:
+            return keep_books(stores, ["crm"]).total.delivered
+
+    airflow.wait_for_dag(dag)
+    airflow.unpause(dag)
+    form = {"error_group": "homing dead-letter: GivenUp", "rate": 100}
+    rejected = airflow.trigger(dag, form)
+    question = airflow.answer(dag, rejected, "approve", "Reject")
+    airflow.wait_for_run(dag, rejected, FINISHED, timeout=120)
+    assert question["subject"] == "Replay 2 messages of approved?"
+    assert question["body"] == "- homing dead-letter: GivenUp: 2 messages, tries the whole chain again"
+    assert (airflow.task_states(dag, rejected)["replay"], delivered()) == ("skipped", 0)
+
+    approved = airflow.trigger(dag, form)
+    airflow.answer(dag, approved, "approve", "Approve")
+    airflow.wait_for_run(dag, approved, {"success"}, timeout=120)
+
+    assert delivered() == 2
