@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from homing.airflow.hook import find_url, is_url
+from homing.airflow.retries import MessageRetries
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.errors import ConfigurationError
@@ -96,8 +97,11 @@ class PipelineSpec:
         self.task_arguments()
 
     def task_arguments(self) -> dict[str, Any]:
-        """`retries` and their delay: the tasks' retries are the messages' retries."""
-        return self.retry.task_arguments()
+        """`retries` and their delay: the tasks' retries are the messages' retries, counted from the last clear."""
+        arguments = self.retry.task_arguments()
+        if self.retry.multiplier > 1:
+            arguments["retry_policy"] = MessageRetries(self.retry)
+        return arguments
 
     @contextmanager
     def open_batch(self, run_id: str) -> Iterator[Batch]:

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.serialization.serialized_objects import DagSerialization
 
-from homing.airflow import PipelineSpec, dead_letter_callback
+from homing.airflow import PipelineSpec, dead_letter_callback, delivery_dag
+from homing.airflow.retries import MessageRetries
 from homing.delivery import PipelineStores
+from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import Pipeline
 
@@ -67,3 +70,25 @@ def test_an_outage_dead_letters_nothing(
 
     assert stores.dead_letters.count()["available"] == 0
     assert stores.failures.count()["available"] == 3
+
+
+def test_growing_delays_begin_anew_after_a_clear() -> None:
+    policy = MessageRetries(RetryPolicy(3, 2.0, multiplier=3.0, max_interval=15.0))
+    task = {"task": SimpleNamespace(retries=3), "run_id": "r"}
+
+    def delays(first: int, max_tries: int) -> list[float]:
+        tries = range(first, first + 3)
+        decided = [policy.evaluate(ValueError(), number, max_tries, task) for number in tries]
+        return [each.retry_delay.total_seconds() for each in decided if each.retry_delay]
+
+    assert delays(1, max_tries=3) == [2, 6, 15]
+    assert delays(5, max_tries=7) == [2, 6, 15]  # cleared after its fourth and last try
+
+
+def test_the_tasks_of_a_pipeline_with_growing_delays_survive_serialization(chain: str, urls: tuple[str, str]) -> None:
+    policy = RetryPolicy.exponential(2, 5)
+
+    for dag in delivery_dag("grows", chain=chain, store=urls[0], dead_letter_store=urls[1], retry=policy):
+        again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+        assert set(again.task_dict) == set(dag.task_ids)
+    assert isinstance(dag.get_task("replay").retry_policy, MessageRetries)
