@@ -245,7 +245,8 @@ class AirflowApi:
 
         def check() -> dict[str, Any] | None:
             asked = self._pages(_run_path(dag_id, run_id, "hitlDetails"), "hitl_details")
-            return next((each for each in asked if each["task_instance"]["task_id"] == task_id), None)
+            mine = (each for each in asked if each["task_instance"]["task_id"] == task_id)
+            return next((each for each in mine if not each["response_received"]), None)
 
         question = wait_until(check, timeout=timeout, what=lambda: f"{dag_id}.{task_id} to ask somebody")
         path = _run_path(dag_id, run_id, "taskInstances", task_id, "-1", "hitlDetails")

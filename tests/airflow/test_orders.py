@@ -261,7 +261,9 @@ def test_the_command_line_proves_the_books_of_the_running_stack(pipeline: Orders
     assert sheet["sums"][0]["accepted"] == pipeline.books().total.accepted
 
 
-def test_a_large_replay_waits_for_an_approval_and_a_rejected_one_delivers_nothing(pipeline: OrdersPipeline) -> None:
+def test_a_large_replay_delivers_nothing_when_it_is_rejected_and_is_asked_for_again_when_its_run_is_cleared(
+    pipeline: OrdersPipeline,
+) -> None:
     airflow, dag = pipeline.airflow, "approved_replay"
     urls = airflow.env["APPROVED_STORE"], airflow.env["APPROVED_DEAD_LETTERS"]
     with open_pipeline_stores(*urls) as stores:
@@ -282,8 +284,8 @@ def test_a_large_replay_waits_for_an_approval_and_a_rejected_one_delivers_nothin
     assert question["body"] == "- homing dead-letter: GivenUp: 2 messages, tries the whole chain again"
     assert (airflow.task_states(dag, rejected)["replay"], delivered()) == ("skipped", 0)
 
-    approved = airflow.trigger(dag, form)
-    airflow.answer(dag, approved, "approve", "Approve")
-    airflow.wait_for_run(dag, approved, {"success"}, timeout=120)
+    airflow.cli("dags", "clear", dag, "--run-id", rejected, "-y")
+    airflow.answer(dag, rejected, "approve", "Approve")
+    airflow.wait_for_run(dag, rejected, {"success"}, timeout=120)
 
     assert delivered() == 2
