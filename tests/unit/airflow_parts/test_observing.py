@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from airflow.sdk.exceptions import DagRunTriggerException
+from sqlalchemy.orm import Session
 
 from homing.airflow import DeliverOperator, PipelineSpec, ProcessOperator, SettleOperator, StoreSensor
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
-from homing.airflow.notes import read_value
+from homing.airflow.notes import on_dag_run_failed, on_dag_run_success, read_value
 from homing.airflow.telling import BATCH, NOTE, show_messages
 from homing.delivery import PipelineStores
 from homing.delivery.giving_up import give_up
@@ -219,3 +227,79 @@ def test_a_task_leaves_the_sentence_that_becomes_its_note(spec: PipelineSpec, st
 @pytest.mark.parametrize("value", ["as it is", '"as it is"'])
 def test_a_note_is_read_however_airflow_keeps_it(value: str) -> None:
     assert read_value(value) == "as it is"
+
+
+@pytest.fixture
+def metadata() -> Iterator[Session]:
+    """Airflow's own tables, with a run that has ended: its tasks `settle` and `other` left sentences, `plain` none."""
+    from airflow.models import import_all_models
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+
+    import_all_models()
+    engine = sa.create_engine("sqlite://")
+    DagRun.metadata.create_all(engine)
+    key = {"dag_id": "orders", "run_id": "run", "map_index": -1}
+    now = datetime.now(timezone.utc)
+    with Session(engine) as session:
+        run = {"id": 1, "dag_id": "orders", "run_id": "run", "run_type": "manual", "run_after": now}
+        session.execute(sa.insert(DagRun.__table__).values(**run))
+        for task_id in ("settle", "other", "plain"):
+            about = {"pool": "p", "pool_slots": 1, "try_number": 1, "max_tries": 0, "priority_weight": 1}
+            task = {"id": uuid4(), "task_id": task_id, "custom_operator_name": "", "executor_config": {}, **about}
+            session.execute(sa.insert(TaskInstance.__table__).values(**task, **key))
+        for task_id in ("settle", "other"):
+            said = {
+                "dag_run_id": 1,
+                "task_id": task_id,
+                "key": NOTE,
+                "value": f'"{task_id} is done."',
+                "timestamp": now,
+            }
+            session.execute(sa.insert(XComModel.__table__).values(**said, **key))
+        session.commit()
+        yield session
+    engine.dispose()
+
+
+def test_when_a_run_ends_its_tasks_get_the_notes_they_left_and_a_persons_note_stays(metadata: Session) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance, TaskInstanceNote
+
+    tasks = {task.task_id: task for task in metadata.scalars(sa.select(TaskInstance))}
+    tasks["other"].task_instance_note = TaskInstanceNote("mine", user_id="somebody")
+    run = metadata.scalar(sa.select(DagRun))
+
+    on_dag_run_failed(dag_run=run)
+    metadata.flush()
+    on_dag_run_success(dag_run=run)  # after a clear: our own note may be replaced
+    metadata.commit()
+
+    assert {name: task.note for name, task in tasks.items()} == {
+        "settle": "settle is done.",
+        "other": "mine",
+        "plain": None,
+    }
+
+
+def test_the_scheduler_and_every_task_know_the_plugin_and_load_no_web_framework_for_it(tmp_path: Path) -> None:
+    code = """
+import sys
+from airflow.listeners.listener import get_listener_manager
+from homing.airflow.plugin import HomingPlugin
+manager = get_listener_manager()
+manager.add_listener(HomingPlugin.listeners[0])
+manager.pm.check_pending()
+assert len(manager.hook.on_dag_run_failed.get_hookimpls()) >= 1
+assert "homing.airflow.messages_page" not in sys.modules and "homing.delivery" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
