@@ -19,6 +19,7 @@ from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
 from homing.retry import RetryPolicy
 from homing.stores import open_store
+from homing.stores.sql import SqlStore
 
 #: Seconds after which a run that never comes to rest ends, so that a newer DAG file takes effect.
 LONGEST_RUN = 600.0
@@ -46,6 +47,8 @@ class ListenOperator(BaseOperator):
 
     def execute(self, context: Any, event: Any = None) -> dict[str, int]:
         with open_store(find_url(self.listening.store)) as store:
+            if isinstance(store, SqlStore):
+                metrics.oldest_age(store)
             due = has_due(store)
             if due or (due is None and event):
                 counted = self._listen(store)

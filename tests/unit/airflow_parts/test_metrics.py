@@ -16,6 +16,7 @@ from homing.airflow import (
     SettleOperator,
     StoreMessagesOperator,
     StoreSensor,
+    listener_dag,
 )
 from homing.airflow.settling import finish_replay
 from homing.delivery import PipelineStores
@@ -74,6 +75,26 @@ def test_what_a_replay_delivered_is_counted_although_others_still_fail(
     ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=1000).execute(context("replay"))
 
     assert (counted["homing.delivered"], counted["homing.dead_lettered"]) == (3, 0)
+
+
+def test_a_listener_without_spark_is_counted_too(urls: tuple[str, str], counted: Counter[str]) -> None:
+    def on_message(number: int) -> None:
+        if number == 2:
+            raise ValueError("no twos")
+
+    dag = listener_dag(
+        "l", store=urls[0], dead_letter_store=urls[1], on_message=on_message, max_retries=0, polling_interval=0.1
+    )
+    StoreMessagesOperator(task_id="send", store=urls[0], contents=[1, 2, 3]).execute(context())
+
+    dag.get_task("listen").execute(context())
+
+    assert counted == {
+        "homing.accepted": 3,
+        "homing.oldest_age": 1,
+        "homing.delivered": 2,
+        "homing.dead_lettered": 1,
+    }
 
 
 def test_a_backend_that_fails_stops_nothing(

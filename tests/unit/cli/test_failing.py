@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from homing.delivery import PipelineStores
@@ -57,6 +59,20 @@ def test_a_dry_run_of_a_replay_says_what_would_happen_and_delivers_nothing(
         1,
         "tries crm again, skips lake where that is done",
     )
+    assert stores.dead_letters.count()["available"] == 1
+
+
+def test_a_chain_that_only_spark_can_run_is_refused_and_nothing_is_held(
+    homing: Shell, stores: PipelineStores, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from homing import HandlerChain, destination\n@destination(dataframe=True)\ndef crm(messages): ...\n"
+    (tmp_path / "frames.py").write_text(f"{code}chain = HandlerChain('orders', destinations_flow=[crm])\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    answer = homing("replay", dead, "--chain", "frames:chain")
+
+    assert answer.code == 2
+    assert "runs on Spark only" in answer.err
     assert stores.dead_letters.count()["available"] == 1
 
 
