@@ -36,6 +36,18 @@ def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, outpu
     assert keep_books(numbers.stores, FLOWS).balanced
 
 
+def test_what_spark_shows_of_a_job_has_no_store_url_in_it(numbers: Numbers) -> None:
+    batch = numbers.claim("run", {"n": 1})
+    (held,) = batch.held()
+
+    plan = numbers.engine(batch, "process")._read(held)._jdf.queryExecution().toString()
+
+    assert "homing" in plan.lower()
+    assert "sqlite" not in plan
+    shown = numbers.spark.sparkContext.getConf().toDebugString()
+    assert "sqlite" not in shown
+
+
 def test_a_message_that_fails_fails_alone(numbers: Numbers, output: Path) -> None:
     batch = numbers.claim("run", {"n": 0}, {"n": 2, "fail": "crm"}, {"n": 4, "fail": "source"}, {"n": 6})
 
