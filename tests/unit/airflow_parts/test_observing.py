@@ -208,6 +208,21 @@ def test_a_page_that_cannot_be_shown_says_why_and_no_url(monkeypatch: pytest.Mon
         messages_page.messages("d", "r", "t")
 
 
+def test_the_page_that_the_plugin_mounts_asks_for_a_login() -> None:
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
+    from homing.airflow.plugin import HomingPlugin
+
+    (ours,) = HomingPlugin.fastapi_apps
+    server = FastAPI()
+    server.mount(str(ours["url_prefix"]), ours["app"])
+    stranger = TestClient(server)
+
+    assert stranger.get("/homing/messages?dag_id=orders&run_id=run&task_id=settle").status_code == 401
+    assert [stranger.get(f"/homing/{path}").status_code for path in ("docs", "openapi.json")] == [404, 404]
+
+
 # -- notes -----------------------------------------------------------------------------------------------------
 
 
