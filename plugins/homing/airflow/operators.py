@@ -87,7 +87,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         return dict(zip(("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"), self.pipeline.urls(), strict=True))
 
     def _show_messages(self, context: Any) -> None:
-        show_messages(context, self.pipeline)
+        show_messages(self, context)
 
     def _get_hook(self) -> SparkSubmitHook:
         hook = super()._get_hook()
@@ -214,7 +214,7 @@ class ReplayOperator(PipelineJobOperator):
         return [*super()._arguments(run_id), *(["--rate", str(rate)] if rate else [])]
 
     def _show_messages(self, context: Any) -> None:
-        show_messages(context, self.pipeline, list(self.ids or ()))
+        show_messages(self, context, list(self.ids or ()))
 
     def _hold(self, context: Any, run_id: str) -> int:
         with self.pipeline.open_batch(run_id) as batch:

@@ -104,7 +104,7 @@ class StoreSensor(BaseSensorOperator):
     def _result(self, context: Any, claim: Claim) -> dict[str, Any]:
         key = self._key(context)
         if self.pipeline is not None:
-            show_messages(context, self.pipeline)
+            show_messages(self, context)
         note(self, context, f"Batch {key}: claimed {claim.messages} messages of store {claim.store}.")
         metrics.count("claimed", claim.messages, store=claim.store)
         return {"batch": key, "messages": claim.messages}

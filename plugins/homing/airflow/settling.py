@@ -33,7 +33,7 @@ class SettleOperator(BaseOperator):
             self._clean_up(run_id)
             settlement = batch.settle()
             to_replay, stranded = batch.awaiting_replay(), batch.stranded()
-        show_messages(context, self.pipeline)
+        show_messages(self, context)
         note(self, context, f"Batch {run_id}: {settlement}.")
         metrics.settled(settlement, self.pipeline.name)
         if to_replay or stranded:

@@ -7,7 +7,6 @@ from typing import Any
 
 from homing.airflow.hook import is_url
 from homing.airflow.links import MessagesLink
-from homing.airflow.pipeline import PipelineSpec
 
 #: XComs that others read: `homing.airflow.notes` the first, `homing.airflow.messages_page` the second.
 NOTE = "homing_note"
@@ -22,9 +21,9 @@ def note(operator: Any, context: Any, sentence: str) -> None:
     context["ti"].xcom_push(key=NOTE, value=sentence)
 
 
-def show_messages(context: Any, pipeline: PipelineSpec, ids: Sequence[str] | None = None) -> None:
+def show_messages(operator: Any, context: Any, ids: Sequence[str] | None = None) -> None:
     """Lets people see the messages of this run's batch, or these, from now on, and not only once the task has ended."""
-    link, ti = MessagesLink(), context["ti"]
+    link, ti, pipeline = MessagesLink(), context["ti"], operator.pipeline
     ti.xcom_push(
         key=BATCH,
         value={
@@ -35,7 +34,7 @@ def show_messages(context: Any, pipeline: PipelineSpec, ids: Sequence[str] | Non
             "dead_letter_store": _reference(pipeline.dead_letter_store),
         },
     )
-    ti.xcom_push(key=link.xcom_key, value=link.get_link(None, ti_key=ti))
+    ti.xcom_push(key=link.xcom_key, value=link.get_link(operator, ti_key=ti))
 
 
 def _reference(store: str) -> str | None:

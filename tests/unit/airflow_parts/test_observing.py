@@ -41,7 +41,8 @@ def base_url(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("base_url")
 def test_a_task_links_to_its_messages_by_what_airflow_knows_it_by() -> None:
-    assert MessagesLink().get_link(None, ti_key=RUN) == (
+    assert MessagesLink().get_link(SimpleNamespace(pipeline=None), ti_key=RUN) == ""
+    assert MessagesLink().get_link(SimpleNamespace(pipeline="its own"), ti_key=RUN) == (
         "https://airflow.example/prod/homing/messages"
         "?dag_id=orders&run_id=manual__1%2B00%3A00&task_id=deliver.crm&map_index=-1"
     )
@@ -120,8 +121,8 @@ def test_what_a_task_leaves_names_its_stores_unless_by_url(spec: PipelineSpec, m
         **{**vars(spec), "store": "env:SHOP", "dead_letter_store": "shop_dead", "flows": ["lake", "crm"]}
     )
 
-    show_messages(by_url.context, spec)
-    show_messages(by_name.context, named, ["a", "b"])
+    show_messages(SimpleNamespace(pipeline=spec), by_url.context)
+    show_messages(SimpleNamespace(pipeline=named), by_name.context, ["a", "b"])
 
     assert "sqlite" not in str(by_url.xcoms)
     assert by_url.xcoms[BATCH]["store"] is None
