@@ -226,10 +226,11 @@ class ReplayOperator(PipelineJobOperator):
     def _count_completed(self, context: Any, run_id: str) -> None:
         # A store that is away is the job's trouble, not that of its metrics.
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
-            done = batch.completed(self._held)
+            left = {head.message_id for head in batch.heads()}
+            done = batch.completed([head for head in self._held if head.message_id not in left])
             metrics.settled(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
-            note(self, context, f"Of {len(self._held)} messages: {sums}, {len(self._held) - done.acknowledged} left.")
+            note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")
 
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:

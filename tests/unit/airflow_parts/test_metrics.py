@@ -77,6 +77,23 @@ def test_what_a_replay_delivered_is_counted_although_others_still_fail(
     assert (counted["homing.delivered"], counted["homing.dead_lettered"]) == (3, 0)
 
 
+def test_what_was_delivered_and_not_yet_acknowledged_is_counted_by_whoever_acknowledges_it(
+    spec: PipelineSpec, failed: list[str], pipeline: Pipeline, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        pipeline.delivered("orders/replay", failed[0], "crm", batch_id="first")
+        raise RuntimeError("the job dies before it acknowledges")
+
+    monkeypatch.setattr(ReplayOperator, "_replay_here", die)
+    with pytest.raises(RuntimeError, match="dies"):
+        ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=1000).execute(context("replay"))
+    assert counted["homing.delivered"] == 0
+
+    finish_replay(spec, "orders/replay")
+
+    assert (counted["homing.delivered"], counted["homing.released"]) == (1, 2)
+
+
 def test_a_listener_without_spark_is_counted_too(urls: tuple[str, str], counted: Counter[str]) -> None:
     def on_message(number: int) -> None:
         if number == 2:
