@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,13 +111,15 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
         yield opened
 
 
-def run(store: SqlStore, url: str, chain: str, flow: str) -> tuple[dict[str, int], list[str]]:
+def run(
+    store: SqlStore, url: str, chain: str, flow: str, rate: float | None = None
+) -> tuple[dict[str, int], list[str]]:
     """Processes and delivers ten messages as an executor would; the tally, and the ids."""
     ids = store.store_many(range(10))
     held = store.lease_batch(10, batch_id="run-1", lease=60)
     assert held is not None
     fence = store.ledger().open_step("run-1", "deliver", 60)
-    task = steps.Task(f"orders_in_batches:{chain}", url, fence)
+    task = steps.Task(f"orders_in_batches:{chain}", url, fence, rate=rate)
     stored = to_batch(store.batch_rows(held), STORED)
     processed = list(steps.process(task, iter([stored])))
     tally = [row for batch in steps.deliver(task, flow, iter(processed)) for row in rows_of(batch)]
@@ -161,6 +164,18 @@ def test_threads_deliver_at_the_same_time_and_each_message_is_recorded_once(
     assert states(store.ledger(), ids, "waits") == [DELIVERED] * 9 + [FAILED]
     entries = store.ledger().entries(ids)
     assert {entries[message_id]["waits"].attempts for message_id in ids} == {1}
+
+
+@pytest.mark.parametrize(("chain", "flow"), [("chain", "lake"), ("routed", "route"), ("threads", "waits")])
+def test_a_replay_keeps_to_its_rate_whatever_the_destination_takes(
+    module: Any, store: SqlStore, tmp_path: Path, *, chain: str, flow: str
+) -> None:
+    began = time.monotonic()
+
+    tally, _ = run(store, f"sqlite:///{tmp_path}/orders.db?store=orders", chain, flow, rate=5)
+
+    assert sum(tally.values()) == 10
+    assert time.monotonic() - began >= 9 / 5  # the first is not waited for
 
 
 def test_what_is_not_sent_to_a_destination_that_is_down_is_left_to_the_replay(
