@@ -240,8 +240,7 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
     if start:
         own = _flow(chain, flow_name)
         flow = replace(own, processors=own.processors[start:])
-    share_rates(task.tasks)
-    # Told outright how many share it, since the destinations' own rates are shared by the tasks.
+    share_rates(task.tasks if task.rate is None else 1)
     pace = None if task.rate is None else Rate(task.rate)
     size, threads = (1, 1) if task.fence.crashed else (flow.batch, _threads(flow))
     with (
