@@ -14,6 +14,7 @@ from typing import Any
 
 from chaos import spark_driver
 from chaos.chain import FOLDER
+from chaos.cluster import QUICK_JVM, SPARK, Cluster, running
 from chaos.family import command_of, family
 from chaos.nemesis import Victim
 from chaos.workers import CHUNK, LEASE, is_ready
@@ -21,7 +22,6 @@ from demo.stack import AirflowStack
 from homing.spark.recorder import CHUNK as SPARK_CHUNK
 from tests.rabbitmq_server import RabbitMQ
 from tests.servers import PostgreSQL, launch
-from tests.spark_cluster import SPARK, Cluster, running
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PYTHONPATH = os.pathsep.join([str(_ROOT / "plugins"), str(_ROOT)])
@@ -117,6 +117,8 @@ class SparkSubject(Subject):
         conf = {
             "spark.executor.memory": "512m",
             "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": QUICK_JVM,
+            "spark.executor.extraJavaOptions": QUICK_JVM,
             f"spark.executorEnv.{FOLDER}": str(self.folder),
             "spark.executorEnv.PYTHONPATH": _PYTHONPATH,
             "spark.ui.enabled": "false",

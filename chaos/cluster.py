@@ -16,6 +16,8 @@ import pyspark
 from demo.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
+#: Six of them share the cores of one machine: they are to start soon, not to run fast.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _PATIENCE = 120.0
 
 
@@ -29,7 +31,8 @@ class Cluster:
 
     def start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         log = self.folder / f"{name}.log"
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+        daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **daemons}
         command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1"]
         # The kernel ends it with whoever started it, however that ends.
         guard = ["setpriv", "--pdeathsig=KILL"] if shutil.which("setpriv") else []
