@@ -75,7 +75,7 @@ def settle(subject: Subject, destination: Destination, faults: int) -> Report:
         )
         if not (report.lost or report.stuck) or time.monotonic() > until:
             return report
-        time.sleep(0.5)
+        time.sleep(subject.spell / 6)
 
 
 def still_in_store(subject: Subject) -> int:

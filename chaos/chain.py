@@ -11,7 +11,7 @@ from homing import HandlerChain, MessageContext, destination
 
 #: The variable that names the folder of the run, on the driver and on the executors.
 FOLDER = "HOMING_CHAOS"
-_TAKES = 0.01  # seconds: long enough for a kill to come in the middle
+_TAKES = 0.03  # seconds: long enough for a kill to come in the middle
 
 
 def _take(ctx: MessageContext, flow: str) -> None:

@@ -27,7 +27,7 @@ class Victim(NamedTuple):
 class Nemesis:
     """Does one harm after the other. `victims` gives the processes alive, `server` may be None.
 
-    `spell` is how long a harm lasts that lasts long, in seconds: no shorter than a lease, where there is one.
+    `spell` is how long a harm lasts that lasts long, in seconds.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Nemesis:
 
     def strike(self) -> None:
         """One harm, undone before this returns, except for what is dead."""
-        harms = [self._kill, self._kill, self._pause, self._spoil]
+        harms = [self._kill, self._kill, self._kill, self._pause, self._spoil]
         if self._server is not None:
             harms += [self._restart, self._freeze]
         if self._disk is not None:

@@ -22,8 +22,8 @@ from homing.delivery import Batch, PipelineStores, open_pipeline_stores, work
 from homing.errors import HomingError
 from homing.spark.app import deliver_main, process_main, replay_main
 
-LEASE = 10.0
-BATCH = 300
+LEASE = 60.0  # Spark must start in it
+BATCH = 400
 _TRIES = 2
 
 
@@ -50,7 +50,7 @@ class Driver:
         kept.unlink()
 
     def _replay(self, replay: Batch, batch: Batch) -> None:
-        again = {*batch.unfinished(batch.run_id), *self._stores.failures.overdue(LEASE)}
+        again = {*batch.unfinished(batch.run_id), *self._stores.failures.overdue(0)}
         if again and replay.reclaim(again, LEASE):
             _tried(replay_main, self._arguments(replay))
             replay.finish_replay()

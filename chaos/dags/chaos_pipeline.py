@@ -14,7 +14,7 @@ delivery_dag(
     polling_interval=1,
     max_retries=1,
     retry_interval=1,
-    batch_size=300,
+    batch_size=500,
     lease=60,
     work_dir=os.environ["CHAOS_WORK"],
     **STORES,
