@@ -33,6 +33,7 @@ def run(name: str, subject: Subject, seconds: float, seed: int) -> Report:
         destination,
         subject.victims,
         subject.spell,
+        subject.calm,
         server=subject.server,
         server_signal=subject.server_signal,
         disk=subject.disk,

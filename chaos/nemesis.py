@@ -27,7 +27,7 @@ class Victim(NamedTuple):
 class Nemesis:
     """Does one harm after the other. `victims` gives the processes alive, `server` may be None.
 
-    `spell` is how long a harm lasts that lasts long, in seconds.
+    `spell` is how long a harm lasts that lasts long, and `calm` how long at most there is none, in seconds.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Nemesis:
         destination: Destination,
         victims: Callable[[], list[Victim]],
         spell: float,
+        calm: float,
         *,
         server: Any = None,
         server_signal: signal.Signals = signal.SIGKILL,
@@ -43,6 +44,7 @@ class Nemesis:
     ) -> None:
         self._rng = random.Random(seed)  # noqa: S311
         self._destination, self._victims, self._spell = destination, victims, spell
+        self._calm = calm
         self._server, self._server_signal, self._disk = server, server_signal, disk
         self.faults: list[str] = []
 
@@ -57,7 +59,7 @@ class Nemesis:
 
     def rest(self) -> None:
         """Leaves everybody alone for a moment."""
-        time.sleep(self._rng.uniform(0.1, 0.6) * self._spell)
+        time.sleep(self._rng.uniform(0.1, 1) * self._calm)
 
     def _note(self, text: str) -> None:
         self.faults.append(text)

@@ -40,6 +40,7 @@ class Subject:
     role: str
     generator: str = "generate"
     spell: float = LEASE
+    calm: float = 2.0
     patience: float = 90.0
     at_once: int = CHUNK * _WORKERS
     server: Any = None
@@ -210,6 +211,7 @@ def _on_spark(folder: Path) -> Iterator[Subject]:
             "",
             generator="trickle",
             spell=12.0,
+            calm=20.0,
             patience=300.0,
             at_once=SPARK_CHUNK * _WORKERS,
             server=server,
@@ -241,6 +243,7 @@ def _on_airflow(folder: Path) -> Iterator[Subject]:
                 "",
                 generator="trickle",
                 spell=15.0,
+                calm=30.0,
                 patience=420.0,
                 at_once=SPARK_CHUNK * (os.cpu_count() or 1),
                 disk=disk,
