@@ -15,7 +15,7 @@ delivery_dag(
     max_retries=1,
     retry_interval=1,
     batch_size=500,
-    lease=60,
+    lease=180,  # Spark must start in it, also on a machine that is busy otherwise
     work_dir=os.environ["CHAOS_WORK"],
     **STORES,
 )
