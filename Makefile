@@ -14,9 +14,10 @@ WORKERS ?= 3
 # Where `make up` serves the Airflow UI, for example: make up PORT=9090
 PORT ?= 8080
 
-# How long `make chaos` goes on, in seconds, and which harms it does: make chaos DURATION=60 SEED=1
+# How long `make chaos` does harm, in seconds, which harms, and to whom: make chaos DURATION=60 SEED=1 SUBJECTS=sqlite,spark
 DURATION ?= 600
 SEED ?=
+SUBJECTS ?=
 
 # A smaller round of everything: make bench QUICK=1
 QUICK ?=
@@ -44,7 +45,7 @@ test: ## run the tests, against real servers
 
 chaos: ## kill, stop, starve and restart processes and servers, and count the messages
 	@scripts/setup.sh --services
-	@$(VENV)/python -m chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED))
+	@$(VENV)/python -m chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(SUBJECTS),--subjects "$(SUBJECTS)")
 
 bench: ## the same work on Homing and on its peers, as ratios
 	@scripts/setup.sh --services

@@ -5,76 +5,94 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chaos.destination import MODES, UP, Destination
-from chaos.workers import LEASE
+from chaos.family import family
 
 _STARTS = 5
 
 
+class Victim(NamedTuple):
+    """A process that may be harmed. Several may go by one name, and are as likely to be hit together as any other."""
+
+    name: str
+    pid: int
+
+
 class Nemesis:
-    """Does one harm after the other. `workers` gives the processes alive, `server` may be None."""
+    """Does one harm after the other. `victims` gives the processes alive, `server` may be None.
+
+    `spell` is how long a harm lasts that lasts long, and `calm` how long at most there is none, in seconds.
+    """
 
     def __init__(
         self,
-        seed: int,
+        seed: str,
         destination: Destination,
-        workers: Callable[[], list[subprocess.Popen[bytes]]],
+        victims: Callable[[], list[Victim]],
+        spell: float,
+        calm: float,
         *,
         server: Any = None,
         server_signal: signal.Signals = signal.SIGKILL,
         disk: Path | None = None,
     ) -> None:
         self._rng = random.Random(seed)  # noqa: S311
-        self._destination, self._workers = destination, workers
+        self._destination, self._victims, self._spell = destination, victims, spell
+        self._calm = calm
         self._server, self._server_signal, self._disk = server, server_signal, disk
         self.faults: list[str] = []
 
     def strike(self) -> None:
         """One harm, undone before this returns, except for what is dead."""
-        harms = [self._kill, self._kill, self._pause, self._spoil]
+        harms = [self._kill, self._kill, self._kill, self._pause, self._spoil]
         if self._server is not None:
             harms += [self._restart, self._freeze]
         if self._disk is not None:
             harms.append(self._fill)
         self._rng.choice(harms)()
 
+    def rest(self) -> None:
+        """Leaves everybody alone for a moment."""
+        time.sleep(self._rng.uniform(0.1, 1) * self._calm)
+
     def _note(self, text: str) -> None:
         self.faults.append(text)
         print(f"  {time.strftime('%H:%M:%S')}  {text}", flush=True)
 
-    def _victim(self) -> subprocess.Popen[bytes] | None:
-        alive = self._workers()
-        return self._rng.choice(alive) if alive else None
+    def _victim(self) -> Victim | None:
+        alive = self._victims()
+        if not alive:
+            return None
+        name = self._rng.choice(sorted({victim.name for victim in alive}))
+        return self._rng.choice([victim for victim in alive if victim.name == name])
 
     def _kill(self) -> None:
         if victim := self._victim():
-            self._note(f"SIGKILL to {victim.args[3]}")  # type: ignore[index]
-            victim.kill()
+            self._note(f"SIGKILL to the {victim.name}")
+            with suppress(ProcessLookupError):
+                os.kill(victim.pid, signal.SIGKILL)
 
     def _pause(self) -> None:
-        """Stopped for longer than its lease: alive, and no longer the holder of what it has in hand."""
+        """Stopped, perhaps for longer than its lease: alive, and no longer the holder of what it has in hand."""
         victim = self._victim()
-        seconds = self._rng.choice([0.5, LEASE + 1])
+        seconds = self._rng.choice([0.5, self._spell + 1])
         if victim is None:
             return
-        self._note(f"SIGSTOP to {victim.args[3]} for {seconds} s")  # type: ignore[index]
-        with suppress(ProcessLookupError):
-            os.kill(victim.pid, signal.SIGSTOP)
+        self._note(f"SIGSTOP to the {victim.name} for {seconds} s")
+        with stopped([victim.pid]):
             time.sleep(seconds)
-            os.kill(victim.pid, signal.SIGCONT)
 
     def _spoil(self) -> None:
         mode = self._rng.choice(MODES)
         self._note(f"the destination is {mode}")
         self._destination.set_mode(mode)
-        time.sleep(self._rng.uniform(0.3, 1.5))
+        time.sleep(self._rng.uniform(0.1, 0.5) * self._spell)
         self._destination.set_mode(UP)
 
     def _restart(self) -> None:
@@ -95,36 +113,30 @@ class Nemesis:
         """The server answers nobody for a while, and then goes on as if nothing had been."""
         process = self._server._process  # noqa: SLF001
         self._note(f"{self._server.package} is stopped for 2 s")
-        with stopped(process.pid):
+        with stopped(family(process.pid)):
             time.sleep(2)
 
     def _fill(self) -> None:
         assert self._disk is not None
-        self._note("the disk is full for 2 s")
+        self._note(f"the disk of the {self._disk.name} is full for {self._spell:.0f} s")
         filler = self._disk / "filler"
         with suppress(OSError), filler.open("wb") as file:
             while True:
                 file.write(b"\0" * 65536)
                 file.flush()
-        time.sleep(2)
+        time.sleep(self._spell)
         filler.unlink()
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """A process and all its children, stopped."""
-    family = [pid, *_children(pid)]
-    for one in family:
+def stopped(pids: list[int]) -> Iterator[None]:
+    """These processes, stopped."""
+    for one in pids:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGSTOP)
     try:
         yield
     finally:
-        for one in family:
+        for one in pids:
             with suppress(ProcessLookupError):
                 os.kill(one, signal.SIGCONT)
-
-
-def _children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
-    return [int(child) for one in found for child in (one, *_children(int(one)))]

@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ BATCH = 40
 _TRIES = 3
 
 
-def generate(folder: Path, store_url: str, _dead: str) -> None:
+def generate(folder: Path, store_url: str, _dead: str, *, pause: float = 0.01) -> None:
     """Stores numbered messages, each again until it is accepted; goes on where its predecessor died."""
     attempted, accepted = folder / "attempted", folder / "accepted"
     with open_store(store_url) as store:
@@ -38,7 +39,7 @@ def generate(folder: Path, store_url: str, _dead: str) -> None:
                 time.sleep(0.1)
                 continue
             append(accepted, f"m{number}")
-            time.sleep(0.01)
+            time.sleep(pause)
 
 
 def _next(attempted: Path, number: int) -> int:
@@ -132,13 +133,17 @@ def _attempt(destination: Destination, blank: Entry, number: int) -> Entry:
     return Entry(**{**vars(blank), "state": DELIVERED})
 
 
-def ready(folder: Path) -> None:
-    """Says that this process is at work, and worth killing."""
-    (folder / f"ready.{os.getpid()}").touch()
+def ready(folder: Path, pid: int | None = None) -> None:
+    """Says that this process, or that of `pid`, is at work, and worth killing."""
+    (folder / f"ready.{pid or os.getpid()}").touch()
 
 
 def is_ready(folder: Path, pid: int) -> bool:
     return (folder / f"ready.{pid}").exists()
+
+
+#: What a process can be told to be. Who trickles generates few messages, for those who take their time.
+ROLES = {"generate": generate, "trickle": partial(generate, pause=0.2), "listen": listen, "deliver": deliver}
 
 
 def _say(text: str) -> None:
@@ -146,4 +151,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    {"generate": generate, "listen": listen, "deliver": deliver}[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+    ROLES[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

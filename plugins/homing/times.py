@@ -23,16 +23,16 @@ def parse_time(text: str, *, now: datetime | None = None) -> datetime:
         return now
     duration = _duration(text)
     if duration is not None:
-        return now + duration
+        return _moved(now, duration, text)
     zoned = _ZONED.fullmatch(text)
     time, zone = (zoned["time"], zoned["zone"]) if zoned else (text, "UTC")
     try:
         parsed = pendulum.parse(time, tz=zone)
-    except (ParserError, ValueError, LookupError) as error:
+        if isinstance(parsed, pendulum.DateTime):
+            return datetime.fromtimestamp(parsed.timestamp(), timezone.utc)
+    except (ParserError, ValueError, LookupError, OverflowError) as error:
         raise ConfigurationError(f"{text!r} is no time: {_examples()}") from error
-    if not isinstance(parsed, pendulum.DateTime):
-        raise ConfigurationError(f"{text!r} is no point in time: {_examples()}")
-    return datetime.fromtimestamp(parsed.timestamp(), timezone.utc)
+    raise ConfigurationError(f"{text!r} is no point in time: {_examples()}")
 
 
 def parse_past(text: str, *, now: datetime | None = None) -> datetime:
@@ -40,7 +40,7 @@ def parse_past(text: str, *, now: datetime | None = None) -> datetime:
     duration = _duration(text.strip())
     if duration is None:
         return parse_time(text, now=now)
-    return (now or datetime.now(timezone.utc)) - duration
+    return _moved(now or datetime.now(timezone.utc), -duration, text)
 
 
 def parse_duration(text: str) -> float:
@@ -57,12 +57,19 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def _moved(now: datetime, by: timedelta, text: str) -> datetime:
+    try:
+        return now + by
+    except OverflowError as error:
+        raise ConfigurationError(f"{text!r} leads out of the calendar") from error
+
+
 def _duration(text: str) -> timedelta | None:
     if not text.upper().startswith("P"):
         return None
     try:
         parsed = pendulum.parse(text)
-    except (ParserError, ValueError):
+    except (ParserError, ValueError, OverflowError):
         return None
     return parsed.as_timedelta() if isinstance(parsed, pendulum.Duration) else None
 

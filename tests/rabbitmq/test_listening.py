@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +54,50 @@ def test_a_batch_is_delivered_but_for_what_fails_which_is_dead_lettered(store: R
         assert sorted(message.content for message in dead.browse()) == [1, 3, 5, 7, 9]
     assert seen == {number: 1 + number % 2 for number in range(10)}
     assert store.lengths()[AVAILABLE] == 0
+
+
+#: A process that dies right before it would acknowledge: what it did before is durable.
+DYING = """
+import os, sys, time
+from homing import ListenerConfig, StoreListener, open_store
+store, outcome = open_store(sys.argv[1]), sys.argv[2]
+def deliver(content):
+    if outcome == "dead":
+        raise OSError("down")
+    with open(sys.argv[3], "a") as file:
+        file.write("delivered")
+def die(*arguments):
+    os._exit(9)
+store.acknowledge = die
+listener = StoreListener(store, ListenerConfig(max_retries=0, dead_letter_store=open_store(sys.argv[4])))
+listener.attach(deliver)
+listener.start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("outcome", ["delivered", "dead"])
+def test_a_listener_that_dies_before_it_acknowledges_may_leave_a_message_delivered_and_dead_lettered(
+    store: RabbitStore, url: str, tmp_path: Path, outcome: str
+) -> None:
+    took, dead_url, seen = tmp_path / "took", f"sqlite:///{tmp_path}/dead.db?store=dead", list[Any]()
+    store.store("x")
+    died = subprocess.run([sys.executable, "-c", DYING, url, outcome, str(took), dead_url], timeout=60, check=False)
+    assert died.returncode == 9
+
+    def deliver_unless_it_was_delivered(content: Any) -> None:
+        if outcome == "delivered":
+            raise OSError
+        seen.append(content)
+
+    with open_store(dead_url) as dead:
+        listener = started(store, deliver_unless_it_was_delivered, max_retries=0, dead_letter_store=dead)
+        try:
+            eventually(lambda: sum((listener.metrics().processed, listener.metrics().dead_lettered)) == 1 or None)
+        finally:
+            listener.graceful_stop(20)
+        assert (took.exists(), seen) == ((True, []) if outcome == "delivered" else (False, ["x"]))
+        assert [letter.content for letter in dead.browse()] == ["x"]
 
 
 def test_good_messages_pass_any_number_that_wait_for_a_retry(

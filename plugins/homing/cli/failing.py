@@ -32,7 +32,7 @@ def replay(arguments: Namespace, desk: Desk) -> int:
     selection, chain = _selection(arguments), load_chain(arguments.chain)
     if selection.everything and not arguments.all:
         raise ConfigurationError("say what to replay: ids, --batch, --error-group, --since, ... or --all")
-    if arguments.rate is not None and arguments.rate <= 0:
+    if arguments.rate is not None and not arguments.rate > 0:  # which also refuses what is no number
         raise ConfigurationError(f"--rate is a positive number of messages per second, not {arguments.rate}")
     with desk.pipeline(arguments) as stores:
         found = select(stores, selection)

@@ -70,7 +70,7 @@ def _lines(path: str) -> list[str]:
 def _json(text: str, number: int) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"message {number} is not JSON: {error}; --text sends it as it is") from error
 
 

@@ -31,12 +31,15 @@ def replay_here(
     tally: Counter[str] = Counter()
     kept = began = time.monotonic()
     for number, row in enumerate(_rows(batch)):
-        if rate:
-            time.sleep(max(0.0, began + number / rate - time.monotonic()))
-        if time.monotonic() - kept > _KEEP_EVERY:
-            kept = time.monotonic()
-            stores.ledger.renew_step(fence, DEFAULT_LEASE)
-            batch.reclaim((), DEFAULT_LEASE)
+        turn = began + number / rate if rate else began
+        while True:
+            if time.monotonic() - kept > _KEEP_EVERY:
+                kept = time.monotonic()
+                stores.ledger.renew_step(fence, DEFAULT_LEASE)
+                batch.reclaim((), DEFAULT_LEASE)
+            if (left := turn - time.monotonic()) <= 0:
+                break
+            time.sleep(min(left, _KEEP_EVERY))  # a slow rate must not cost the batch its lease
         tally.update(_replay(stores, chain, row, fence))
     stores.ledger.close_step(fence)
     return tally

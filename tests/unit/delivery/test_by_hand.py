@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from homing import HandlerChain, destination
-from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import PipelineStores, keep_books, open_pipeline_stores, replaying
 from homing.delivery.giving_up import give_up
 from homing.delivery.replaying import replay_here
 from homing.errors import ChainError, LeaseLostError
@@ -104,6 +106,29 @@ def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipel
         replay_here(stores, batch, HandlerChain("orders", destinations_flow=[crm]))
 
     assert len(received) == 1
+
+
+def test_a_replay_at_a_slow_rate_keeps_its_batch_between_two_messages(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "DEFAULT_LEASE", 0.4)
+    monkeypatch.setattr(replaying, "_KEEP_EVERY", 0.05)
+    stores, received = pipeline.stores, list[tuple[str, object]]()
+    ids = fail_both(pipeline, 1, 2)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids, 0.4)
+
+    def claimed_by_others() -> int:
+        return pipeline.batch("somebody else's").reclaim(ids)
+
+    with ThreadPoolExecutor(1) as pool:
+        replayed = pool.submit(replay_here, stores, batch, chain_into(received), rate=0.8)
+        time.sleep(0.9)  # the second message waits for its turn
+        taken = claimed_by_others()
+        replayed.result(timeout=30)
+
+    assert taken == 0
+    assert len(received) == 4
 
 
 def test_giving_up_that_dies_before_the_copy_leaves_the_message_where_it_is(

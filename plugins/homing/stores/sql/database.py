@@ -169,6 +169,9 @@ class Database:
             raise StoreUnavailableError(f"cannot {doing} store {self._name!r}: {_cause(error)}") from error
         except SQLAlchemyError as error:
             raise StoreError(f"cannot {doing} store {self._name!r}: {_cause(error)}") from error
+        except (OverflowError, UnicodeEncodeError) as error:
+            # Drivers raise these as they are, for numbers and texts that no database holds.
+            raise StoreError(f"cannot {doing} store {self._name!r}: it holds no such value: {error}") from error
 
 
 @contextmanager

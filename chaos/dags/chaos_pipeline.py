@@ -1,0 +1,22 @@
+"""The pipeline of the chaos run on Airflow, with its replay and its safety net."""
+
+import os
+from datetime import timedelta
+
+from chaos.destination import FLOWS
+from homing.airflow import delivery_dag, reconcile_dag
+
+STORES = {"store": "env:CHAOS_STORE", "dead_letter_store": "env:CHAOS_DEAD_LETTERS"}
+
+delivery_dag(
+    "chaos",
+    chain="chaos.chain:chain",
+    polling_interval=1,
+    max_retries=1,
+    retry_interval=1,
+    batch_size=500,
+    lease=180,  # Spark must start in it, also on a machine that is busy otherwise
+    work_dir=os.environ["CHAOS_WORK"],
+    **STORES,
+)
+reconcile_dag([{"name": "chaos", "destinations": list(FLOWS), **STORES}], schedule=timedelta(seconds=30), after=60)
