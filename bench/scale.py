@@ -10,7 +10,6 @@ class Scale:
     """`rounds` is for what takes milliseconds; what takes longer has rounds of its own."""
 
     rounds: int
-    chain_rounds: int
     #: How many messages wait where there are many, and how many lie beside them in other states.
     waiting: int
     beside: int
@@ -27,7 +26,6 @@ class Scale:
 
 FULL = Scale(
     rounds=20,
-    chain_rounds=500,
     waiting=1_000_000,
     beside=100_000,
     claims=60,
@@ -41,7 +39,6 @@ FULL = Scale(
 )
 QUICK = Scale(
     rounds=3,
-    chain_rounds=100,
     waiting=100_000,
     beside=10_000,
     claims=20,

@@ -26,7 +26,8 @@ class Celery(Contestant):
             task_acks_late=True,
             task_default_queue=self._name,
             worker_prefetch_multiplier=100,
-            task_queues=[Queue(f"{self._name}_idle")],
+            worker_redirect_stdouts=False,
+            task_queues=[Queue(_idle(self._name))],
             broker_connection_retry_on_startup=True,
         )
         done = self._done
@@ -49,13 +50,14 @@ class Celery(Contestant):
         if self._worker is None:
             self._start_worker()
         self._done.clear()
-        self._app.control.add_consumer(self._name, reply=True, timeout=10)
+        self._app.control.add_consumer(self._name, reply=True, limit=1, timeout=10)
         deadline = time.monotonic() + 60
         while len(self._done) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"Celery's worker ran {len(self._done)} of {count} tasks in a minute")
             time.sleep(0.001)
-        self._app.control.cancel_consumer(self._name, reply=True, timeout=10)
+        self._app.control.cancel_consumer(self._name, reply=True, limit=1, timeout=10)
+        time.sleep(0.1)  # it answers just before it does so
         # From the first to the last, so that neither starting nor stopping is in the figure.
         return (self._done[-1] - self._done[0]) * count / (count - 1)
 
@@ -64,10 +66,20 @@ class Celery(Contestant):
 
     def _start_worker(self) -> None:
         self._worker = self._app.Worker(
-            pool="solo", concurrency=1, loglevel="CRITICAL", without_mingle=True, without_gossip=True, quiet=True
+            pool="solo",
+            queues=[_idle(self._name)],
+            loglevel="CRITICAL",
+            without_mingle=True,
+            without_gossip=True,
+            quiet=True,
         )
         threading.Thread(target=self._worker.start, daemon=True).start()
         deadline = time.monotonic() + 30
         while not self._app.control.ping(timeout=0.5):
             if time.monotonic() > deadline:
                 raise TimeoutError("Celery's worker did not start in half a minute")
+
+
+def _idle(name: str) -> str:
+    """The queue of a worker that is to do nothing: without one, it would consume from every queue it knows."""
+    return f"{name}_idle"
