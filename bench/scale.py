@@ -44,9 +44,9 @@ QUICK = Scale(
     claims=20,
     spark_messages=20_000,
     ledger_messages=5_000,
-    spark_rounds=2,
+    spark_rounds=1,
     submits=1,
-    pipeline_messages=5_000,
-    pipeline_batch=5_000,
+    pipeline_messages=3_000,
+    pipeline_batch=3_000,
     latency_rounds=1,
 )

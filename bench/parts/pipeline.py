@@ -70,6 +70,7 @@ def _celery(services: Services, count: int) -> float:
             **os.environ,
             "BENCH_BROKER": services.rabbitmq.url,
             "BENCH_ARRIVALS": str(folder),
+            "PYTHONWARNINGS": "ignore",
             "PYTHONPATH": str(ROOT),
         },
         stdout=subprocess.PIPE,
