@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from celery import Celery
 
 from bench.content import payloads
 from bench.dags.arrivals import DESTINATIONS, arrive, arrived, price
+
+#: Seconds between two words about how far it is.
+_EVERY = 15.0
 
 app = Celery("bench.celery_pipeline", broker=os.environ["BENCH_BROKER"])
 app.conf.update(
@@ -33,7 +37,6 @@ def deliver(destination: str, content: dict[str, Any]) -> None:
 
 
 def main(count: int) -> float:
-    folder = Path(os.environ["BENCH_ARRIVALS"])
     contents = payloads(count)
     command = [sys.executable, "-m", "celery", "--app", "bench.celery_pipeline", "--quiet", "worker"]
     options = ["--concurrency", "2", "--loglevel", "ERROR", "--without-gossip", "--without-mingle"]
@@ -41,14 +44,9 @@ def main(count: int) -> float:
     try:
         _wait(lambda: bool(app.control.ping(timeout=0.5)), 60, "Celery's worker to start")
         began = time.monotonic()
-        for content in contents:
-            for destination in DESTINATIONS:
-                deliver.delay(destination, content)
-        print(f"published after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+        _publish(contents)
         wanted = count * len(DESTINATIONS)
-        _wait(
-            lambda: sum(arrived(folder, name) for name in DESTINATIONS) >= wanted, 300 + count / 100, "the deliveries"
-        )
+        _wait(lambda: _delivered() >= wanted, 300 + count / 100, f"{wanted} deliveries")
         return time.monotonic() - began
     finally:
         worker.terminate()
@@ -58,7 +56,23 @@ def main(count: int) -> float:
             worker.kill()
 
 
-def _wait(is_so: Any, timeout: float, what: str) -> None:
+def _publish(contents: list[dict[str, Any]]) -> None:
+    shown = time.monotonic()
+    for number, content in enumerate(contents, 1):
+        for destination in DESTINATIONS:
+            deliver.delay(destination, content)
+        if number == len(contents) or time.monotonic() > shown + _EVERY:
+            shown = time.monotonic()
+            text = f"Celery: {number:,} of {len(contents):,} published, {_delivered():,} deliveries"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _delivered() -> int:
+    folder = Path(os.environ["BENCH_ARRIVALS"])
+    return sum(arrived(folder, destination) for destination in DESTINATIONS)
+
+
+def _wait(is_so: Callable[[], bool], timeout: float, what: str) -> None:
     deadline = time.monotonic() + timeout
     while not is_so():
         if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ class BenchStack:
         self.store_url = f"{database}?store=deliveries"
         self.arrivals = folder / "arrivals"
         self.signal = folder / "signal"
-        self.arrivals.mkdir()
+        self.arrivals.mkdir(exist_ok=True)
         self.airflow = AirflowStack(
             folder / "airflow",
             HERE / "dags",
