@@ -126,8 +126,8 @@ def _session() -> Iterator[SparkSession]:
     }
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    session = SparkSession.builder.master("local[2]").config(map=quiet).getOrCreate()
     try:
         yield session
     finally:
