@@ -62,6 +62,6 @@ format: setup ## format the code and mend what the linter can
 	$(VENV)/ruff format
 
 clean: ## remove everything that was made here
-	rm -rf .venv var spark-warehouse metastore_db derby.log build dist plugins/*.egg-info
+	rm -rf .venv bench/.venv-peers var spark-warehouse metastore_db derby.log build dist plugins/*.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import pytest
 
-import homing
-
-BENCH = Path(__file__).parents[3] / "bench" / "chain.py"
+from bench.figures import FAILED, table
+from bench.parts.chain import LIMIT, chain
+from bench.scale import QUICK
+from bench.services import Services
 
 
-def test_bench_prints_a_table_and_figures(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, BENCH, "--rounds", "3", "--messages", "5", "--json", tmp_path / "chain.json"],
-        env={**os.environ, "PYTHONPATH": str(Path(homing.__path__[0]).parent)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    # The verdict of so short a run on a busy machine says nothing: 0 is within the limit, 1 is beyond it.
-    assert done.returncode in {0, 1}, done.stderr
-    assert "beyond direct" in done.stdout
-    figures = json.loads((tmp_path / "chain.json").read_text())
-    assert figures == json.loads(done.stdout.splitlines()[-1])
-    assert figures["microseconds"]["chain"] > figures["microseconds"]["direct"] > 0
-    assert figures["within_limit"] is (figures["added_microseconds"] < figures["limit_microseconds"])
+def test_bench_prints_a_table_and_figures() -> None:
+    with Services(QUICK) as services:
+        rows = list(chain(QUICK, services))
+
+    # The verdict of so short a run on a busy machine says nothing.
+    assert [row.what for row in rows] == ["execute, two destinations", "execute, one destination"]
+    assert "the functions alone" in table(rows)
+    for figures in (row.figures() for row in rows):
+        assert figures["verdict"] != FAILED
+        assert figures["rounds"] == QUICK.rounds
+        assert figures["ours_seconds"] > figures["theirs_seconds"] > 0
+        floor = figures["theirs_seconds"]
+        assert figures["bar"] == pytest.approx((floor + LIMIT) / floor)
