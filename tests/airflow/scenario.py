@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demo.airflow_api import AirflowApi, wait_until
+from demo.airflow_api import AirflowApi, AirflowApiError, wait_until
 from demo.stack import AirflowStack
 from homing.delivery import Books, PipelineStores, keep_books, open_pipeline_stores
 from tests.airflow.matrix_dags.matrix_settings import flows
+
+log = logging.getLogger(__name__)
 
 #: So many that a chunk of the ledger (100) is full, and the next one begun, when a process is held at LATE.
 MESSAGES = 120
@@ -136,7 +139,9 @@ class Scenario:
             }
             return f"{what} in {self.name}; {runs}\n{self.books()}"
 
-        return wait_until(check, timeout=_PATIENCE, what=describe, every=every)
+        found = wait_until(patient_check, timeout=_PATIENCE, what=describe, every=every)
+        log.info("%s: no longer waits for %s", self.name, what)
+        return found
 
 
 def kill(pid: int) -> None:
