@@ -132,12 +132,17 @@ class Scenario:
         return Outcome(self.books(), got)
 
     def _wait(self, check: Any, what: str, every: float = 0.5) -> Any:
+        def patient_check() -> Any:
+            try:
+                return check()
+            except AirflowApiError as error:  # many pipelines at once on a small machine: it answers late
+                log.info("%s: %s", self.name, error)
+                return None
+
         def describe() -> str:
-            runs = {
-                run["dag_run_id"]: self.api.task_states(self.name, run["dag_run_id"])
-                for run in self.api.runs(self.name)
-            }
-            return f"{what} in {self.name}; {runs}\n{self.books()}"
+            ids = [run["dag_run_id"] for run in self.api.runs(self.name)]
+            states = {run_id: self.api.task_states(self.name, run_id) for run_id in ids}
+            return f"{what} in {self.name}; {states}\n{self.books()}"
 
         found = wait_until(patient_check, timeout=_PATIENCE, what=describe, every=every)
         log.info("%s: no longer waits for %s", self.name, what)
