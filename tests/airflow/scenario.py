@@ -46,6 +46,7 @@ class Scenario:
     def __init__(self, name: str, stack: AirflowStack, home: Path) -> None:
         self.name, self.flows, self.home = name, flows(name), home / name
         self.api = AirflowApi(stack.url, *stack.credentials())
+        self._runs: dict[str, str] = {}
         self.file = stack.dags_folder / f"{name}.py"
 
     @contextmanager
@@ -91,7 +92,10 @@ class Scenario:
     def run(self, *, replay: bool = False) -> str:
         """The id of the first run, or of the first replay."""
         dag = f"{self.name}_replay" if replay else self.name
-        return str(self._wait(lambda: next(iter(self.api.runs(dag)), None), f"a run of {dag}")["dag_run_id"])
+        if dag not in self._runs:
+            first = self._wait(lambda: next(iter(self.api.runs(dag)), None), f"a run of {dag}")
+            self._runs[dag] = str(first["dag_run_id"])
+        return self._runs[dag]
 
     def task(self, task_id: str, *, replay: bool = False) -> dict[str, Any]:
         """A task of the first run, or of the first replay."""
@@ -117,7 +121,7 @@ class Scenario:
 
     def settled(self) -> Outcome:
         """Waits until no message is on its way and no replay runs any more."""
-        self._wait(self._at_rest, "everything to be settled", every=1.0)
+        self._wait(self._at_rest, "everything to be settled", every=3.0)
         return self.outcome()
 
     def _at_rest(self) -> bool | None:
@@ -131,7 +135,7 @@ class Scenario:
         }
         return Outcome(self.books(), got)
 
-    def _wait(self, check: Any, what: str, every: float = 0.5) -> Any:
+    def _wait(self, check: Any, what: str, every: float = 1.0) -> Any:
         def patient_check() -> Any:
             try:
                 return check()
