@@ -76,7 +76,7 @@ class Scenario:
 
     def held(self, place: str) -> int:
         """Waits for a process to be held at this place; its id."""
-        path = self._wait(lambda: next(self.home.glob(f"held.{place}.*"), None), f"a process held at {place}", 0.05)
+        path = self._wait(lambda: next(self.home.glob(f"held.{place}.*"), None), f"a process held at {place}", 0.2)
         return int(path.suffix[1:])
 
     def release(self, place: str, pid: int) -> None:
@@ -85,7 +85,8 @@ class Scenario:
 
     def has_gone_on(self, flow: str = "left") -> None:
         """Waits until a second process delivers to this destination."""
-        self._wait(lambda: len(list(self.home.glob(f"{flow}.*"))) > 1 or None, f"a second process to deliver to {flow}")
+        what = f"a second process to deliver to {flow}"
+        self._wait(lambda: len(list(self.home.glob(f"{flow}.*"))) > 1 or None, what, 0.2)
 
     # -- looking at it -------------------------------------------------------------------------------------------
 
@@ -121,12 +122,14 @@ class Scenario:
 
     def settled(self) -> Outcome:
         """Waits until no message is on its way and no replay runs any more."""
-        self._wait(self._at_rest, "everything to be settled", every=3.0)
+        self._wait(self._at_rest, "everything to be settled", every=4.0)
         return self.outcome()
 
     def _at_rest(self) -> bool | None:
-        running = {run["state"] for run in self.api.runs(f"{self.name}_replay")} & {"queued", "running"}
-        return (not running and self.books().total.waiting == 0) or None
+        if self.books().total.waiting:
+            return None
+        states = {run["state"] for run in self.api.runs(f"{self.name}_replay")}
+        return states.isdisjoint({"queued", "running"}) or None
 
     def outcome(self) -> Outcome:
         got = {
@@ -135,7 +138,7 @@ class Scenario:
         }
         return Outcome(self.books(), got)
 
-    def _wait(self, check: Any, what: str, every: float = 1.0) -> Any:
+    def _wait(self, check: Any, what: str, every: float = 2.0) -> Any:
         def patient_check() -> Any:
             try:
                 return check()
