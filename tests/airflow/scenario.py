@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from demo.airflow_api import AirflowApi, AirflowApiError, wait_until
 from demo.stack import AirflowStack
 from homing.delivery import Books, PipelineStores, keep_books, open_pipeline_stores
@@ -87,6 +89,14 @@ class Scenario:
         """Waits until a second process delivers to this destination."""
         what = f"a second process to deliver to {flow}"
         self._wait(lambda: len(list(self.home.glob(f"{flow}.*"))) > 1 or None, what, 0.2)
+
+    def end_the_lease(self) -> None:
+        """Lets the time pass that the store waits for a sign of life of whoever holds its messages."""
+        table = sa.table(f"homing_{self.name}", sa.column("time_next"), sa.column("lock_token"))
+        engine = sa.create_engine(f"sqlite:///{self.home}/store.db")
+        with engine.begin() as connection:
+            connection.execute(sa.update(table).where(table.c.lock_token.is_not(None)).values(time_next=0))
+        engine.dispose()
 
     # -- looking at it -------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ delivery_dag(
     dead_letter_store=f"sqlite:///{home}/store.db?store={name}_dead",
     max_retries=0 if name in ONE_TRY else 1,
     retry_interval=1,
-    lease=60,
     work_dir=str(home / "work"),
     # Jobs as short as these end before a better compiler pays.
     spark_conf={"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
