@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -45,9 +46,10 @@ class Outcome:
 class Scenario:
     """Everything a scenario does with its pipeline. Each has an API client of its own: they run at the same time."""
 
-    def __init__(self, name: str, stack: AirflowStack, home: Path) -> None:
+    def __init__(self, name: str, stack: AirflowStack, home: Path, ended: threading.Event) -> None:
         self.name, self.flows, self.home = name, flows(name), home / name
         self.api = AirflowApi(stack.url, *stack.credentials())
+        self._ended = ended
         self._runs: dict[str, str] = {}
         self.file = stack.dags_folder / f"{name}.py"
 
@@ -150,6 +152,7 @@ class Scenario:
 
     def _wait(self, check: Any, what: str, every: float = 2.0) -> Any:
         def patient_check() -> Any:
+            assert not self._ended.is_set(), f"Airflow was stopped while {self.name} waited for {what}"
             try:
                 return check()
             except AirflowApiError as error:  # many pipelines at once on a small machine: it answers late

@@ -7,9 +7,11 @@ pipeline waits for is the other pipelines' work. Only what they share, the sched
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -248,10 +250,19 @@ class Matrix:
 
     airflow: AirflowStack
     home: Path
-    outcomes: dict[str, Future[None]]
+    outcomes: dict[str, Future[None]] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Scenarios that still run when the block is left, because of a test that failed, end too."""
+        try:
+            yield
+        finally:
+            self.ended.set()
 
     def case(self, name: str) -> Scenario:
-        return Scenario(name, self.airflow, self.home)
+        return Scenario(name, self.airflow, self.home, self.ended)
 
 
 @pytest.fixture(scope="module")
@@ -272,9 +283,8 @@ def matrix(
         "AIRFLOW__WORKERS__MISSING_DAG_RETRIES": "0",
     }
     stack = AirflowStack(home / "airflow", dags, environment, sql_alchemy_conn=postgresql.empty_database())
-    # A scenario that is still running when the tests end does so when Airflow does.
-    with ThreadPoolExecutor(len(AT_ONCE) + 1) as pool, stack:
-        matrix = Matrix(stack, home, {})
+    matrix = Matrix(stack, home)
+    with ThreadPoolExecutor(len(AT_ONCE) + 1) as pool, stack, matrix.ending():
         wanted = {item.name.partition("[")[2].rstrip("]") for item in request.session.items}
         if "triggerer" in wanted:  # first, while no other pipeline is there to be hurt
             matrix.outcomes["triggerer"] = pool.submit(triggerer(matrix))
