@@ -1,10 +1,9 @@
 """What tells the scenarios' pipelines apart."""
 
-#: The scenarios with two destinations; the others have one, which spares a Spark job each.
-TWO_DESTINATIONS = {"deliver", "supervisor"}
 #: The scenarios in which what is killed has no retry.
 ONE_TRY = {"claim", "callback"}
 
 
 def flows(name: str) -> list[str]:
-    return ["left", "right"] if name in TWO_DESTINATIONS else ["left"]
+    """The destinations: two where one of two tasks is killed, and one elsewhere, which spares a Spark job."""
+    return ["left", "right"] if name == "deliver" else ["left"]
