@@ -278,7 +278,7 @@ def matrix(
         "MATRIX_HOME": str(home),
         "PYTHONPATH": str(REPOSITORY / "plugins"),
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}',
-        "AIRFLOW__CORE__PARALLELISM": "6",
+        "AIRFLOW__CORE__PARALLELISM": "8",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # what was changed is read at once all the same
         "AIRFLOW__WORKERS__MISSING_DAG_RETRIES": "0",
     }
