@@ -6,6 +6,7 @@ pipeline waits for is the other pipelines' work. Only what they share, the sched
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -28,7 +29,6 @@ from tests.airflow.scenario import (
     parent,
     spark_submit,
 )
-from tests.servers import PostgreSQL
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -266,9 +266,7 @@ class Matrix:
 
 
 @pytest.fixture(scope="module")
-def matrix(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL
-) -> Iterator[Matrix]:
+def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     home = tmp_path_factory.mktemp("matrix")
     dags = shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("pipeline.py", "__pycache__"))
     for name in (*(scenario.__name__ for scenario in AT_ONCE), "scheduler", "triggerer"):
@@ -282,7 +280,10 @@ def matrix(
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # what was changed is read at once all the same
         "AIRFLOW__WORKERS__MISSING_DAG_RETRIES": "0",
     }
-    stack = AirflowStack(home / "airflow", dags, environment, sql_alchemy_conn=postgresql.empty_database())
+    # MATRIX_METADATA=sqlite runs all of it on the other database.
+    on_sqlite = os.environ.get("MATRIX_METADATA") == "sqlite"
+    metadata = None if on_sqlite else request.getfixturevalue("postgresql").empty_database()
+    stack = AirflowStack(home / "airflow", dags, environment, sql_alchemy_conn=metadata)
     matrix = Matrix(stack, home)
     with ThreadPoolExecutor(len(AT_ONCE) + 1) as pool, stack, matrix.ending():
         wanted = {item.name.partition("[")[2].rstrip("]") for item in request.session.items}
