@@ -6,6 +6,7 @@ pipeline waits for is the other pipelines' work. Only what they share, the sched
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -29,6 +30,8 @@ from tests.airflow.scenario import (
     parent,
     spark_submit,
 )
+
+log = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -261,6 +264,10 @@ class Matrix:
         finally:
             self.ended.set()
 
+    def begin(self, name: str, outcome: Future[None]) -> None:
+        self.outcomes[name] = outcome
+        outcome.add_done_callback(lambda done: log.info("%s has ended: %s", name, done.exception() or "all is well"))
+
     def case(self, name: str) -> Scenario:
         return Scenario(name, self.airflow, self.home, self.ended)
 
@@ -288,10 +295,10 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with ThreadPoolExecutor(len(AT_ONCE) + 1) as pool, stack, matrix.ending():
         wanted = {item.name.partition("[")[2].rstrip("]") for item in request.session.items}
         if "triggerer" in wanted:  # first, while no other pipeline is there to be hurt
-            matrix.outcomes["triggerer"] = pool.submit(triggerer(matrix))
+            matrix.begin("triggerer", pool.submit(triggerer(matrix)))
         for scenario in AT_ONCE:
             if scenario.__name__ in wanted:
-                matrix.outcomes[scenario.__name__] = pool.submit(scenario, matrix.case(scenario.__name__))
+                matrix.begin(scenario.__name__, pool.submit(scenario, matrix.case(scenario.__name__)))
         yield matrix
 
 
