@@ -253,6 +253,13 @@ class AirflowApi:
         self.api("PATCH", path, {"chosen_options": [option], "params_input": {}})
         return question
 
+    def mark_failed(self, dag_id: str, run_id: str, task_id: str | None = None) -> None:
+        """Mark one task of a run as failed, or the whole run; what runs of it is ended."""
+        if task_id is None:
+            self.api("PATCH", _run_path(dag_id, run_id), {"state": "failed"})
+        else:
+            self.api("PATCH", _run_path(dag_id, run_id, "taskInstances", task_id), {"new_state": "failed"})
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """The value a task pushed, as JSON; status 404 when there is none."""
         return self.api("GET", _run_path(dag_id, run_id, "taskInstances", task_id, "xcomEntries", key))["value"]

@@ -1,9 +1,10 @@
-"""Real SIGKILLs in the middle of real runs: nothing is lost, and the books balance in the end."""
+"""What depends on Airflow's own database, on SQLite: nothing is lost, and the books balance in the end.
+
+Everything else that can be killed is in test_kill_matrix.py, on PostgreSQL.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from demo.airflow_api import wait_until
 from demo.orders import make_orders
 from demo.pipeline import OrdersPipeline
 from homing import open_store
-from homing.delivery.records import dead_letter_id
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -38,10 +38,6 @@ def wait_for_job(pipeline: OrdersPipeline, application: str) -> int:
     )
 
 
-def parent_of(pid: int) -> int:
-    return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
-
-
 def store_orders(pipeline: OrdersPipeline, number: int, **changed: object) -> list[str]:
     with pipeline.stores() as stores:
         return stores.store.store_many([{**order, "paid": True, **changed} for order in make_orders(number)])
@@ -52,45 +48,6 @@ def outcomes(pipeline: OrdersPipeline, ids: list[str]) -> set[tuple[str, str]]:
     with pipeline.stores() as stores:
         found = stores.ledger.entries(ids).values()
         return {(flow, entry.state) for flows in found for flow, entry in flows.items()}
-
-
-def test_a_killed_spark_driver_of_every_step_loses_nothing(pipeline: OrdersPipeline) -> None:
-    pipeline.unpause()
-    ids = store_orders(pipeline, 150, country="US", quantity=1)
-    for application in ("process.py", "deliver.py"):
-        os.kill(wait_for_job(pipeline, application), signal.SIGKILL)
-
-    books = pipeline.wait_until_settled(600)
-
-    assert books.balanced, str(books)
-    assert outcomes(pipeline, ids) == {("lake", "delivered"), ("crm", "filtered")}
-
-
-def test_a_replay_killed_with_its_callback_is_dead_lettered_by_the_teardown(pipeline: OrdersPipeline) -> None:
-    pipeline.unpause()
-    ids = store_orders(pipeline, 3, quantity=0)
-    known = set(pipeline.replays())
-    run_id = wait_until(
-        lambda: next(iter(set(pipeline.replays()) - known), None), timeout=300, what=lambda: "a replay to be triggered"
-    )
-    wait_until(
-        lambda: pipeline.airflow.task_instance("orders_replay", run_id, "replay")["try_number"] == 2 or None,
-        timeout=240,
-        what=lambda: "the last try of the replay",
-    )
-    driver = wait_for_job(pipeline, "replay.py")
-    for pid in (parent_of(driver), driver):  # the task's own process first: it must not see its job fail
-        os.kill(pid, signal.SIGKILL)
-
-    books = pipeline.wait_until_settled(600)
-
-    assert books.balanced, str(books)
-    with pipeline.stores() as stores:
-        letters = {dead_letter_id("orders", message_id) for message_id in ids}
-        assert stores.dead_letters.present(letters) == letters
-        assert stores.failures.present(ids) == set()
-    tasks = pipeline.airflow.task_states("orders_replay", run_id)
-    assert tasks == {"select": "success", "replay": "failed", "settle": "success"}
 
 
 def listening_run(pipeline: OrdersPipeline) -> str | None:

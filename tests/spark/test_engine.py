@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Settlement, keep_books
+from homing.errors import LeaseLostError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine
@@ -194,6 +195,15 @@ def test_a_process_that_was_given_up_does_not_publish_what_it_wrote(numbers: Num
     assert numbers.published("run") is None
 
     assert current.process(numbers.work) == 2
+
+
+def test_a_batch_whose_lease_ran_out_while_spark_started_is_no_wrong_set_up(numbers: Numbers) -> None:
+    batch = numbers.claim("run", {"n": 1})
+    late = numbers.engine(batch, "process")
+    batch.settle()
+
+    with pytest.raises(LeaseLostError, match="ran out while Spark started"):  # exit code 1: the task is retried
+        late.process(numbers.work)
 
 
 def test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_it(

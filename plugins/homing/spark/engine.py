@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from homing.delivery import Batch, PipelineStores
 from homing.delivery.batch import Head, Held
 from homing.delivery.work import WorkDir
-from homing.errors import ConfigurationError
+from homing.errors import LeaseLostError
 from homing.ledger import FAILED, SOURCE_FLOW, Fence
 from homing.pipeline import HandlerChain
 from homing.pipeline.flows import DestinationFlow
@@ -115,7 +115,7 @@ class Engine:
             plain = first is not None and first.native and not any(head.wrapped for head in self.batch.heads_of(held))
             frames.append(_as_processed(stored) if plain else self._begin(stored, start))
         if not frames:
-            raise ConfigurationError(f"batch {self.batch.run_id} holds no messages: there is nothing to run")
+            raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
         return self._through(_union(frames), SOURCE_FLOW, processors, start, checks)
 
     def _begin(self, stored: DataFrame, stop: int) -> DataFrame:
