@@ -114,14 +114,13 @@ def _deliver(stores: PipelineStores, batch: Batch, destination: Destination) -> 
 def _to_do(stores: PipelineStores, batch: Batch) -> Iterator[tuple[Entry, int]]:
     for held in batch.held():
         rows = list(held.store.batch_rows(held.lease))
-        known = stores.ledger.entries([records.message_id(row) for row in rows])
+        known = stores.ledger.entries([records.subject(row).message_id for row in rows])
         for row in rows:
-            message = records.origin_of(row).message
-            before = of_life(known.get(message.id, {}), records.life(row))
+            about, number = records.subject(row), records.origin_of(row).message.content["number"]
+            before = of_life(known.get(about.message_id, {}), about.life)
             for flow in FLOWS:
                 if flow not in before or not before[flow].done:
-                    blank = Entry(message.id, flow, FAILED, batch_id=records.batch_of(row), life=records.life(row))
-                    yield blank, message.content["number"]
+                    yield about.entry(flow, FAILED), number
 
 
 def _attempt(destination: Destination, blank: Entry, number: int) -> Entry:
@@ -129,8 +128,8 @@ def _attempt(destination: Destination, blank: Entry, number: int) -> Entry:
         destination.take(f"{blank.message_id} {blank.flow}", number)
     except DestinationError as error:
         told: dict[str, Any] = {"type": "DestinationError", "message": str(error), "handler": blank.flow}
-        return Entry(**{**vars(blank), "error": {**told, "stack": "", "attempt": 1}})
-    return Entry(**{**vars(blank), "state": DELIVERED})
+        return blank._replace(error={**told, "stack": "", "attempt": 1})
+    return blank._replace(state=DELIVERED)
 
 
 def ready(folder: Path, pid: int | None = None) -> None:
