@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test chaos bench check format clean
+.PHONY: help setup demo up down test kills chaos bench check format clean
 
 # Which Python to build on (3.10 to 3.13), for example: make test PYTHON=python3.12
 PYTHON ?=
@@ -41,7 +41,11 @@ down: ## stop what `make up` started
 
 test: ## run the tests, against real servers
 	@scripts/setup.sh --services
-	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not matrix" $(ARGS)
+
+kills: ## SIGKILL every step of a run on a real Airflow, each on its own; ten minutes and more
+	@scripts/setup.sh --services
+	@$(VENV)/python -m pytest -m matrix --log-cli-level INFO $(ARGS)
 
 chaos: ## kill, stop, starve and restart processes and servers, and count the messages
 	@scripts/setup.sh --services

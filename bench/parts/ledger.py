@@ -46,6 +46,9 @@ class NoLedger(Ledger):
     def unfinished(self, batch_id: str) -> list[str]:
         return []
 
+    def of_batch(self, batch_id: str, limit: int) -> list[str]:
+        return []
+
     def failed_in(self, run_id: str, message_ids: Any) -> set[str]:
         return set()
 

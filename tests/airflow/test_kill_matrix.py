@@ -33,7 +33,7 @@ from tests.airflow.scenario import (
 
 log = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.services, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.matrix, pytest.mark.services, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "matrix_dags"
 REPOSITORY = Path(__file__).parents[2]

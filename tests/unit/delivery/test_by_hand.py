@@ -111,19 +111,19 @@ def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipel
 def test_a_replay_at_a_slow_rate_keeps_its_batch_between_two_messages(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replaying, "DEFAULT_LEASE", 0.4)
-    monkeypatch.setattr(replaying, "_KEEP_EVERY", 0.05)
+    monkeypatch.setattr(replaying, "DEFAULT_LEASE", 2.0)
+    monkeypatch.setattr(replaying, "_KEEP_EVERY", 0.1)
     stores, received = pipeline.stores, list[tuple[str, object]]()
     ids = fail_both(pipeline, 1, 2)
     batch = pipeline.batch("replay")
-    batch.reclaim(ids, 0.4)
+    batch.reclaim(ids, 2.0)
 
     def claimed_by_others() -> int:
         return pipeline.batch("somebody else's").reclaim(ids)
 
     with ThreadPoolExecutor(1) as pool:
-        replayed = pool.submit(replay_here, stores, batch, chain_into(received), rate=0.8)
-        time.sleep(0.9)  # the second message waits for its turn
+        replayed = pool.submit(replay_here, stores, batch, chain_into(received), rate=0.3)
+        time.sleep(2.8)  # the second message waits for its turn
         taken = claimed_by_others()
         replayed.result(timeout=30)
 
