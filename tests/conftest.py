@@ -19,6 +19,8 @@ from tests.servicebus.server import ServiceBusServer
 # Importing Airflow makes a home where there is none: never the one of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="homing-tests-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+# Spark jobs as short as those of the tests end before the better of Java's compilers has paid for itself.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
 #: What is dear to start, and is started once by each process of the tests that needs it.
 SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql", "servicebus")

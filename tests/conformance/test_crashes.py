@@ -36,7 +36,10 @@ def _none_outlives_its_test() -> Iterator[None]:
 
 
 def output(process: subprocess.Popen[str], timeout: float = 120) -> list[str]:
-    printed, _ = process.communicate(timeout=timeout)
+    # Not `communicate`: with a timeout it would pass over lines that `readline` has taken ahead.
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    process.wait(timeout)
     return printed.split()
 
 
