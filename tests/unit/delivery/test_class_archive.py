@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -53,10 +54,13 @@ def test_a_job_that_failed_or_never_ran_leaves_no_archive(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_set_already_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
+def test_what_was_set_already_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1 -XX:TieredStopAtLevel=4")
     with class_archive(tmp_path) as environment:
-        assert environment["SPARK_SUBMIT_OPTS"].startswith("-Dmine=1 ")
+        done = java(environment, "-XX:+PrintFlagsFinal", "-XshowSettings:properties", "-version")
+
+    assert "mine = 1" in done.stderr
+    assert re.search(r"TieredStopAtLevel\s+= 4 ", done.stdout)
 
 
 def test_without_java_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
