@@ -118,8 +118,8 @@ def encode_json(value: Any) -> str:
     """JSON text of a value known to be JSON; raises UnstorableContentError for a number of thousands of digits."""
     try:
         return msgspec.json.encode(value).decode("utf-8")
-    except ValueError as error:
-        raise UnstorableContentError(f"cannot store this: it holds a number that cannot be written: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise UnstorableContentError(f"cannot store this: it holds a value that cannot be written: {error}") from error
 
 
 def encode_headers(headers: Headers | None) -> str | None:

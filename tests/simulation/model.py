@@ -150,8 +150,9 @@ class ModelStore:
             dead = DEAD if row["time_dead"] is not None else (AVAILABLE if due else LEASED)
             yield row["id"], ACKNOWLEDGED if row["time_acked"] is not None else dead, row["sequence"]
 
-    def browse(self, limit: int) -> list[Message]:
-        return [rows.to_message(row) for row in list(self._rows.values())[:limit]]
+    def browse(self, limit: int, *, ids: Collection[str] | None = None) -> list[Message]:
+        found = [row for row in self._rows.values() if ids is None or row["id"] in ids]
+        return [rows.to_message(row) for row in found[:limit]]
 
     def close(self) -> None:
         pass
@@ -216,6 +217,8 @@ class ModelLedger:
         old = flows.get(new.flow)
         if old is None or old.life < new.life:
             flows[new.flow] = new
+            return
+        if old.life > new.life:
             return
         sums = {"attempts": old.attempts + new.attempts, "deliveries": old.deliveries + new.deliveries}
         kept = new if old.state in (FAILED, PROCESSED) else old

@@ -11,7 +11,7 @@ from homing.delivery import records
 from homing.delivery.stores import PipelineStores
 from homing.errors import StoreError, StoreUnavailableError
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry, of_life
-from homing.message import Message
+from homing.message import ACKNOWLEDGED, Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
 
@@ -211,14 +211,16 @@ class Batch:
         """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
         moved = 0
         for store in (self._stores.store, self._stores.failures):
-            dead = store.dead_messages()
-            found = self._sorted(dead)
-            letters = [self._dead_letter(row, found.entries[row["id"]]) for row in (*found.failed, *found.untouched)]
+            found = self._sorted(store.dead_messages())
+            letters = {
+                row["id"]: self._dead_letter(row, found.entries[row["id"]]) for row in (*found.failed, *found.untouched)
+            }
+            letters = self._with_room(letters, self._stores.dead_letters)
             if letters:
                 self._record_as_failed(found)
-                self._copy(letters, self._stores.dead_letters)
+                self._copy(list(letters.values()), self._stores.dead_letters)
                 log.warning("dead-lettered %d messages that crashed their consumers or are unreadable", len(letters))
-            store.finish_dead([row["id"] for row in dead])
+            store.finish_dead([*letters, *(row["id"] for row in found.complete)])
             moved += len(letters)
         return moved
 
@@ -227,9 +229,7 @@ class Batch:
         for held in self._held_again():
             found = self._sort(held)
             self._finish(held, found.complete)
-            moving = self._moving(held, found, failed_to)
-            self._move(held, moving, found, failed_to)
-            gone = {row["id"] for row in moving}
+            gone = self._move(held, self._moving(held, found, failed_to), found, failed_to)
             kept = [row["id"] for row in (*found.untouched, *found.failed) if row["id"] not in gone]
             held.store.settle_batch(held.lease, kept, success=False)
             dead = failed_to is self._stores.dead_letters
@@ -254,17 +254,35 @@ class Batch:
     def _failed_here(self, entries: dict[str, Entry]) -> bool:
         return any(entry.state == FAILED and entry.run_id == self.run_id for entry in entries.values())
 
-    def _move(self, held: Held, moving: list[Row], found: Sorted, to: SqlStore) -> None:
+    def _move(self, held: Held, moving: list[Row], found: Sorted, to: SqlStore) -> set[str]:
+        """The ids of those of these messages that are in the other store now."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
-        if moving:
-            self._copy([make(row, found.entries[row["id"]]) for row in moving], to)
-            self._finish(held, moving)
-            log.info("%d messages went from store %s to %s", len(moving), held.store.name, to.name)
+        copies = self._with_room({row["id"]: make(row, found.entries[row["id"]]) for row in moving}, to)
+        if copies:
+            self._copy(list(copies.values()), to)
+            self._finish(held, [row for row in moving if row["id"] in copies])
+            log.info("%d messages went from store %s to %s", len(copies), held.store.name, to.name)
+        return set(copies)
+
+    def _with_room(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
+        """Those of these copies whose ids no other message has there: an id may come again while the failure of its
+        first message waits. The second message then waits where it is."""
+        there = _lives(to, [copy.id for copy in copies.values()])
+        room = {
+            one: copy
+            for one, copy in copies.items()
+            if there.get(copy.id, records.life_in(copy)) == records.life_in(copy)
+        }
+        if len(room) < len(copies):
+            stays = min(copies.keys() - room.keys())
+            log.warning("message %s stays: an earlier message of that id is in store %s still", stays, to.name)
+        return room
 
     def _copy(self, copies: list[Message], to: SqlStore) -> None:
         """Stores the copies and makes sure they are there: an id that the store knew already would not be stored."""
         to.store_many(copies)
-        missing = {copy.id for copy in copies} - to.present([copy.id for copy in copies])
+        there = _lives(to, [copy.id for copy in copies])
+        missing = {copy.id for copy in copies if copy.id not in there or there[copy.id] != records.life_in(copy)}
         if missing:
             raise StoreError(
                 f"store {to.name!r} did not keep a copy of message {min(missing)}: it had finished one of that id "
@@ -285,16 +303,17 @@ class Batch:
         stores = self._stores
         if part := held.get(stores.store):
             rows = list(part.store.batch_rows(part.lease))
-            copied = stores.failures.present([row["id"] for row in rows])
-            self._finish(part, [row for row in rows if row["id"] in copied])
+            copied = _lives(stores.failures, [row["id"] for row in rows])
+            self._finish(part, [row for row in rows if copied.get(row["id"], -1) == records.subject(row).life])
         if part := held.get(stores.failures):
             rows = list(part.store.batch_rows(part.lease))
             dead_ids = {row["id"]: records.dead_letter_id(self.store_name, row["id"]) for row in rows}
-            found = self._each(
-                lambda store: store.present(dead_ids.values()) if store is stores.dead_letters else set()
-            )
-            dead = set[str]().union(*found)
-            self._finish(part, [row for row in rows if dead_ids[row["id"]] in dead])
+            dead: dict[str, int | None] = {}
+            for found in self._each(
+                lambda store: _lives(store, dead_ids.values()) if store is stores.dead_letters else {}
+            ):
+                dead |= found
+            self._finish(part, [row for row in rows if dead.get(dead_ids[row["id"]], -1) == records.subject(row).life])
 
     def _held_again(self) -> Iterator[Held]:
         """What the run holds, and what it held until its lease ran out, unless somebody else has it by now."""
@@ -363,6 +382,12 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     if source is not None and source.state == DROPPED:
         return True
     return all(flow in entries and entries[flow].done for flow in flows)
+
+
+def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
+    """The copies of messages that wait in this store under these ids, and which message of its id each is of."""
+    found = store.browse(len(ids), ids=ids) if ids else []
+    return {copy.id: records.life_in(copy) for copy in found if copy.state != ACKNOWLEDGED}
 
 
 def _head(row: Row) -> Head:

@@ -82,6 +82,11 @@ def subject(row: Row) -> Subject:
     return Subject(str(message["id"]), record.get("batch_id") or "", int(message.get("sequence_number") or 0))
 
 
+def life_in(copy: Message) -> int | None:
+    """The life of the message that this copy in another store is of; None when it is no copy."""
+    return int(copy.content["message"].get("sequence_number") or 0) if is_record(copy.content) else None
+
+
 def dead_letter_id(store: str, message_id: str) -> str:
     """The id of a message's dead letter. Pipelines may share a dead-letter store, and their messages ids."""
     plain = f"{store}/{message_id}"

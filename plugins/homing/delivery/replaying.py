@@ -66,7 +66,7 @@ def _entries(chain: HandlerChain, row: Row, known: dict[str, Entry]) -> Iterator
         context = MessageContext(origin.message, dict(origin.properties))
         chain.run_source(context)
     except Drop as drop:
-        yield about._replace(state=DROPPED, result=str(drop))
+        yield about._replace(state=DROPPED, result=as_json(str(drop)))
         return
     except HandlerError as error:
         yield _failure(about, error)

@@ -24,6 +24,7 @@ from homing.calling.coroutines import run
 from homing.calling.limits import Circuit, CircuitBreaker, Guard, Rate
 from homing.calling.signature import Convention, compile_call, compile_item
 from homing.errors import ChainError
+from homing.message import is_unicode
 from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext
 from homing.pipeline.signals import Drop
@@ -278,6 +279,9 @@ def _decorate(kind: str, function: Function | None, name: str | None, **options:
     return decorate if function is None else decorate(function)
 
 
+_LONGEST_NAME = 255  # what a ledger keeps of it
+
+
 def _name_of(function: Function, kind: str, name: str | None) -> str:
     if isinstance(function, Handler):
         raise ChainError(f"handler {function.name!r} is a {function.kind} already and cannot be a {kind} as well")
@@ -288,4 +292,8 @@ def _name_of(function: Function, kind: str, name: str | None) -> str:
         raise ChainError(f"a {kind} needs a name that is a str and not empty, not {chosen!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ChainError(f"handler {chosen!r} is a generator, which would run nothing; return instead of yield")
-    return chosen
+    if len(chosen) > _LONGEST_NAME or "\0" in chosen or not is_unicode(chosen):
+        raise ChainError(
+            f"a {kind} is named in at most {_LONGEST_NAME} characters that every store can keep, not {chosen!r}"
+        )
+    return str.__str__(chosen)  # whatever kind of text it was: the ledger keeps it

@@ -79,7 +79,11 @@ class StoreReader(DataSourceReader):
                 lease = store.held_batch(self._batch_id)
                 if lease is None:
                     return []
-                held = (Condition("batch_id", "=", lease.batch_id), Condition("lock_token", "=", lease.lock_token))
+                held = (
+                    Condition("batch_id", "=", lease.batch_id),
+                    Condition("lock_token", "=", lease.lock_token),
+                    Condition("time_next", "is not null"),
+                )
                 ranges = store.batch_ranges(lease, self._parts)
                 return [Range(after, upto, (*held, *self._conditions)) for after, upto in ranges]
             span = store.scans().span(self._which, self._conditions)

@@ -152,7 +152,7 @@ def _run(
         context = begin()
         flow.run(context)
     except Drop as drop:
-        recorder.add(about._replace(state=left_out, result=str(drop)))
+        recorder.add(about._replace(state=left_out, result=as_json(str(drop))))
     except HandlerError as error:
         recorder.add(_failure(about, error))
     except ContentError as error:

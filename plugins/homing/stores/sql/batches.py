@@ -93,8 +93,9 @@ class Batches:
 
         return not wanted or self._database.write(work)
 
-    def rename(self, held: BatchLease, bury: Callable[[str], Mapping[str, Any]]) -> int:
-        """Gives messages whose ids are no texts another id, and makes them what `bury` says; how many.
+    def rename(self, held: BatchLease | None, bury: Callable[[str], Mapping[str, Any]]) -> int:
+        """Gives messages of this batch, or without one the dead ones, whose ids are no texts another id, and makes them
+        what `bury` says; how many.
 
         Nothing could be recorded or settled for them otherwise: a ledger, and every column of ids, holds texts.
         """
@@ -103,8 +104,9 @@ class Batches:
         # Most ids are plain ASCII, and need no second look. A text seems to end at its first NUL.
         foreign = sa.func.glob("*[^ -~]*", c.id) == 1
         cut = sa.func.length(octets) != sa.func.length(c.id)
+        mine = (c.time_dead.is_not(None),) if held is None else self._mine(held)
         doubtful = (sa.func.typeof(c.id) != "text") | foreign | cut
-        statement = sa.select(c.sequence, octets, sa.func.typeof(c.id)).where(*self._mine(held), doubtful)
+        statement = sa.select(c.sequence, octets, sa.func.typeof(c.id)).where(*mine, doubtful)
 
         def work(connection: Connection) -> int:
             renamed = 0
@@ -155,7 +157,9 @@ class Batches:
         return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def _mine(self, held: BatchLease) -> tuple[sa.ColumnElement[bool], ...]:
-        return self._table.c.batch_id == held.batch_id, self._table.c.lock_token == held.lock_token
+        c = self._table.c
+        # Plain SQL that acknowledges a message leaves its token where it is.
+        return c.batch_id == held.batch_id, c.lock_token == held.lock_token, c.time_next.is_not(None)
 
 
 def _is_text(written: bytes) -> bool:

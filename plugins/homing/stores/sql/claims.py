@@ -154,7 +154,8 @@ class Claims:
         if not found:
             known = self._archive is not None and self._archive.knows(connection, wanted.batch_id or "")
             return [] if known else None, None
-        held = [row for row in found if row[_TOKEN] is not None]
+        # Plain SQL that acknowledges leaves the token where it is.
+        held = [row for row in found if row[_TOKEN] is not None and row[_NEXT] is not None]
         live = {row[_TOKEN] for row in held if row[_NEXT] > now}
         return held, live.pop() if len(live) == 1 else None
 

@@ -138,18 +138,22 @@ class SqlLedger(Ledger):
     def _upsert(self) -> sa.Insert:
         """Insert, or change the row unless it is done; a second delivery is only counted, the same one again is not.
 
-        A row about an earlier message of the same id is out of date, and replaced as if it were not there.
+        A row about an earlier message of the same id is out of date, and replaced as if it were not there; a record
+        about an earlier one changes nothing.
         """
         c = self._rows.c
         # Literals: MySQL's driver takes parameters for the rows only.
         still_open = c.state.in_([sa.literal_column(f"'{FAILED}'"), sa.literal_column(f"'{PROCESSED}'")])
 
         def unless_done(name: str) -> Callable[[Any], Any]:
-            return lambda new: sa.case((still_open | (c.life < new["life"]), new[name]), else_=c[name])
+            return lambda new: sa.case(
+                (c.life > new["life"], c[name]), (still_open | (c.life < new["life"]), new[name]), else_=c[name]
+            )
 
         def added(name: str) -> Callable[[Any], Any]:
             return lambda new: sa.case(
                 (c.life < new["life"], new[name]),
+                (c.life > new["life"], c[name]),
                 (c.time_recorded == new["time_recorded"], c[name]),
                 else_=c[name] + new[name],
             )
@@ -158,7 +162,7 @@ class SqlLedger(Ledger):
         changed |= {name: unless_done(name) for name in _REPLACED}
         # Last, and in this order: MySQL changes one after the other, and the others ask what these two were.
         changed |= {
-            "time_recorded": lambda new: new["time_recorded"],
+            "time_recorded": lambda new: sa.case((c.life > new["life"], c.time_recorded), else_=new["time_recorded"]),
             "state": unless_done("state"),
             "life": lambda new: sa.case((c.life < new["life"], new["life"]), else_=c.life),
         }

@@ -356,6 +356,8 @@ class SqlStore(Store):
 
     def dead_messages(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Rows this store keeps aside as dead, oldest first, with their reasons."""
+        if not self._database.dialect.keeps_types:
+            self._batches.rename(None, lambda _why: {})
         return self._batches.dead(limit)
 
     def finish_dead(self, ids: Collection[str]) -> None:
