@@ -119,7 +119,9 @@ def encode_json(value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode("utf-8")
     except (TypeError, ValueError) as error:
-        raise UnstorableContentError(f"cannot store this: it holds a value that cannot be written: {error}") from error
+        raise UnstorableContentError(
+            f"cannot store this: it holds a value, perhaps a number, that cannot be written: {error}"
+        ) from error
 
 
 def encode_headers(headers: Headers | None) -> str | None:

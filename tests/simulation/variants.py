@@ -17,11 +17,12 @@ from tests.simulation.processes import Process
 class AcknowledgesBeforeTheCopy(Batch):
     """A failed message is acknowledged, and only then copied to where it is to wait."""
 
-    def _move(self, held: Any, moving: Any, found: Any, to: Any) -> None:
+    def _move(self, held: Any, moving: Any, found: Any, to: Any) -> set[str]:
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
         if moving:
             self._finish(held, moving)
             self._copy([make(row, found.entries[row["id"]]) for row in moving], to)
+        return {row["id"] for row in moving}
 
 
 def ledger_without_a_fence(patch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,9 @@ def test_a_dataframe_destination_gets_a_replay_in_slices_that_keep_to_the_rate(n
 
     natively.engine(batch, "replay").replay(rate=1)
 
-    assert seconds_between_deliveries(natively, "lake") >= 4.0 - 0.05
+    # Four seconds from permit to permit, less what the first delivery took longer than the last; without a rate all of
+    # them are delivered at once.
+    assert seconds_between_deliveries(natively, "lake") >= 2.5
     assert batch.settle().acknowledged == 5
 
 

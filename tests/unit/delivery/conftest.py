@@ -8,7 +8,6 @@ from homing.delivery import Batch, PipelineStores, open_pipeline_stores
 from homing.ledger import DELIVERED, FAILED, Entry
 
 FLOWS = ("lake", "crm")
-LIFE = 1_000  # behind the sequence number of any message these tests store
 
 
 @pytest.fixture
@@ -35,8 +34,12 @@ class Pipeline:
 
     def record(self, run_id: str, *entries: Entry) -> None:
         fence = self.stores.ledger.open_step(run_id, "step", 60)
-        self.stores.ledger.record(fence, [entry._replace(life=LIFE) for entry in entries])
+        self.stores.ledger.record(fence, [entry._replace(life=self._life(entry.message_id)) for entry in entries])
         self.stores.ledger.close_step(fence)
+
+    def _life(self, message_id: str) -> int:
+        found = self.stores.store.browse(1, ids=[message_id])
+        return found[0].sequence_number or 0 if found else 0
 
     def delivered(self, run_id: str, message_id: str, *flows: str, batch_id: str | None = None) -> None:
         rows = [Entry(message_id, flow, DELIVERED, result="ok", batch_id=batch_id or run_id) for flow in flows]
