@@ -146,6 +146,36 @@ def test_a_message_whose_rule_fails_is_a_dead_letter_and_holds_up_nobody(tmp_pat
         bus.close()
 
 
+def test_what_the_target_refuses_is_a_dead_letter_and_holds_up_nobody(database: str) -> None:
+    bus = Bus(database)
+    try:
+        end = bus.queue(requires_duplicate_detection=True)
+        topic = bus.topic("plain")
+        bus.admin.create_subscription(topic, "sessions", requires_session=True)
+        bus.admin.create_subscription(topic, "forwarded", forward_to=end)
+        for name, action in (("sessions", "SET sys.SessionId = v"), ("forwarded", "SET sys.MessageId = v")):
+            bus.admin.create_rule(topic, name, "r", action=action)
+            bus.admin.delete_rule(topic, name, "$Default")
+        sender = bus.sender(topic=topic)
+        for value in ("x" * 300, "a\0b", "fine"):
+            sender.send(Message(body=value, application_properties={"v": value}))
+
+        plain, sessions = (
+            bus.receiver(topic=topic, subscription=name, session_id=session)
+            for name, session in (("plain", None), ("sessions", "fine"))
+        )
+        assert [get(plain).body for _ in range(3)] == ["x" * 300, "a\0b", "fine"]
+        assert get(sessions).body == "fine"
+        forwarded = bus.receiver(queue=end)
+        assert get(forwarded).body == "fine"
+        for receiver in (sessions, forwarded):
+            dead = [get(receiver, dead_lettered=True) for _ in range(2)]
+            assert {message.body for message in dead} == {"x" * 300, "a\0b"}
+            assert {message.dead_letter_reason for message in dead} <= {"MessageRefusedByTarget"}
+    finally:
+        bus.close()
+
+
 def locked(database: str, queue: str) -> sa.Connection:
     """A connection that keeps everybody else from the queue's table until it is closed."""
     connection = sa.create_engine(with_driver(sa.make_url(database)), poolclass=sa.NullPool).connect()

@@ -353,3 +353,11 @@ def test_a_closed_sender_or_receiver_says_so(bus: Bus) -> None:
         sender.send_payload("a")
     with pytest.raises(HomingError, match="closed"):
         receiver.receive(server_wait_time=0)
+
+
+@pytest.mark.parametrize("value", ["x" * 129, "a\0b", "\ud800"], ids=["long", "nul", "surrogate"])
+@pytest.mark.parametrize("name", ["message_id", "session_id", "reply_to_session_id", "partition_key"])
+def test_a_text_that_not_every_entity_takes_is_refused_when_it_is_sent(bus: Bus, name: str, value: str) -> None:
+    topic = bus.topic()
+    with pytest.raises(UnstorableContentError, match=name):
+        bus.sender(topic=topic).send(Message(body=1, **{name: value}))

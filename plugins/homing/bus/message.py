@@ -23,6 +23,7 @@ _MAX_ID = 128
 _MAX_SEQUENCE_NUMBER = 2**63 - 1
 _TEXTS = ("content_type", "message_id", "to", "reply_to", "reply_to_session_id", "label", "session_id",
           "correlation_id", "partition_key")  # fmt: skip
+_SHORT = ("message_id", "session_id", "reply_to_session_id", "partition_key")  # as at the service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,7 @@ class Message:
     def check(self) -> None:
         """Raises UnstorableContentError for what the bus cannot carry."""
         m.encode(self.body)
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if value is not None and type(value) is not str:
-                raise UnstorableContentError(f"a message's {name} is a text, not a {type(value).__name__}")
-        if self.message_id is not None and not 0 < len(self.message_id) <= _MAX_ID:
-            raise UnstorableContentError(f"a message_id has 1 to {_MAX_ID} characters, not {len(self.message_id)}")
+        self._check_texts()
         if self.time_to_live is not None and not self.time_to_live > 0:
             raise UnstorableContentError(f"time_to_live is a positive number of seconds, not {self.time_to_live!r}")
         for key, value in self.application_properties.items():
@@ -83,6 +79,22 @@ class Message:
                     "numbers, booleans or None as values"
                 )
         m.encode_headers(self.application_properties)
+
+    def _check_texts(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if type(value) is not str:
+                raise UnstorableContentError(f"a message's {name} is a text, not a {type(value).__name__}")
+            if "\0" in value or not m.is_unicode(value):
+                raise UnstorableContentError(
+                    f"a message's {name} holds a NUL or a lone surrogate, which no bus carries"
+                )
+            if name in _SHORT and len(value) > _MAX_ID:
+                raise UnstorableContentError(f"a {name} has at most {_MAX_ID} characters, not {len(value)}")
+        if self.message_id == "":
+            raise UnstorableContentError(f"a message_id has 1 to {_MAX_ID} characters, not 0")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableConte
 from homing.store import EXPIRED
 from homing.stores.sql import SqlStore
 from homing.stores.sql.database import NANOSECONDS
-from homing.stores.sql.rows import envelope
+from homing.stores.sql.rows import envelope, refuse_bad_text, to_row
 from homing.stores.sql.store import open_sql_store
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ TTL_EXPIRED = "TTLExpiredException"
 NO_TARGET = "ForwardTargetNotFound"
 NO_SESSION = "SessionIdMissing"
 RULE_FAILED = "FilterEvaluationException"
+UNFIT = "MessageRefusedByTarget"  # ours: the service refuses such texts when they are sent
 
 _TURN = "turn to pass on"  # what is held while passing on
 _PASSED_ON = 100  # messages passed on in one transaction
@@ -112,6 +113,7 @@ class EmbeddedBroker(Broker):
     def _known_by(self, entry: Entry, message_id: str) -> str:
         """The id that makes a duplicate known. A message that has waited for longer than the window is no reason to
         refuse another one of its id."""
+        refuse_bad_text("message_id", message_id)
         for kept in self.store_of(entry).browse(1, ids=[message_id]):
             assert kept.enqueued_at is not None
             age = self.catalog.database.now() / NANOSECONDS - kept.enqueued_at.timestamp()
@@ -153,13 +155,16 @@ class EmbeddedBroker(Broker):
 
     def _move(self, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> dict[str, Entry]:
         """Moves a batch to where it belongs, in one transaction; those of the places that pass on in their turn."""
+        originals = [rows.passed_on(kept) for kept in batch]
         places = self.catalog.database.read(
             lambda connection: [
-                place for kept in batch for place in self._places(connection, entry, rows.passed_on(kept))
+                (place, copy, original)
+                for original in originals
+                for place, copy in self._places(connection, entry, original)
             ]
         )
         # Prepared before the transaction: this may look into other stores, or make them.
-        copies = [(self._store_for(place, copy), self._kept(place, copy)) for place, copy in places]
+        copies = [self._arriving(place, copy, original) for place, copy, original in places]
 
         def work(connection: Connection) -> None:
             for goes_to, kept in copies:
@@ -167,10 +172,18 @@ class EmbeddedBroker(Broker):
             store.settle(batch, transaction=connection)
 
         self.transact(work)
-        return {place.store: place for place, _ in places if place.passes_on and place.store != entry.store}
+        return {place.store: place for place, *_ in places if place.passes_on and place.store != entry.store}
 
-    def _store_for(self, place: Entry, copy: Message) -> SqlStore:
-        return self.store_of(place, dead=copy.dead_letter_reason is not None)
+    def _arriving(self, place: Entry, copy: Message, original: Message) -> tuple[SqlStore, m.Message]:
+        """The store a copy goes to, and what it is to keep; where it would refuse the copy, the original is a dead
+        letter: one such message must not hold up those behind it."""
+        try:
+            kept = self._kept(place, copy)
+            to_row(kept, 0)
+        except (ArithmeticError, UnstorableContentError) as error:
+            copy = _explained(original, UNFIT, str(error), place)
+            kept = self._kept(place, copy)
+        return self.store_of(place, dead=copy.dead_letter_reason is not None), kept
 
     def _kept(self, place: Entry, copy: Message) -> m.Message:
         if copy.dead_letter_reason is not None:
@@ -283,7 +296,7 @@ def _copies(subscription: Entry, message: Message) -> list[Message]:
         found = copies(subscription.rules, message)
         for copy in found:
             envelope(rows.to_store(copy, "", in_session=False, expires=False))
-    except (ArithmeticError, UnstorableContentError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever an expression does, it fails this one copy
         return [_explained(message, RULE_FAILED, str(error), subscription)]
     return [_fitting(subscription, copy) for copy in found]
 

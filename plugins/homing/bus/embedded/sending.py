@@ -14,7 +14,7 @@ from homing.bus.embedded.retrying import retrying
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
-from homing.errors import ConfigurationError, NoSuchMessageError, StoreError, TooLargeError
+from homing.errors import ConfigurationError, HomingError, NoSuchMessageError, TooLargeError
 
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker
@@ -37,7 +37,7 @@ class EmbeddedSendLink(SendLink):
     def _pass_on(self, entry: Entry) -> None:
         try:
             self._broker.pass_on(entry)
-        except StoreError as error:
+        except HomingError as error:
             # What was sent is durable: to raise would have it sent again. Who receives behind it passes it on.
             log.warning("what was sent to %r is passed on later: %s", self._path, error)
 

@@ -101,7 +101,7 @@ def envelope(message: Message) -> dict[str, Any]:
     }
     for name, text in (("id", message.id), *texts.items()):
         if text is not None:
-            _refuse_bad_text(name, text)
+            refuse_bad_text(name, text)
     return {
         **texts,
         "priority": message.priority,
@@ -229,7 +229,8 @@ def _span(value: timedelta) -> int:
     return nanoseconds
 
 
-def _refuse_bad_text(name: str, text: str) -> None:
+def refuse_bad_text(name: str, text: str) -> None:
+    """Raises UnstorableContentError for what no column of a text can keep."""
     if type(text) is not str:
         raise UnstorableContentError(f"a message's {name} is a text, not a {type(text).__name__}")
     if len(text) > _MAX_ID:
