@@ -15,6 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryOptions, SqlFilter
+from homing.bus.embedded.broker import EmbeddedBroker
+from homing.bus.entities import Subscription
 from homing.errors import ConfigurationError, LeaseLostError, StoreError, StoreUnavailableError
 from homing.stores.sql import SqlStore
 from homing.stores.sql.dialects import with_driver
@@ -66,6 +68,40 @@ def test_forwarding_in_a_circle_or_to_nowhere_is_refused(tmp_path: Path) -> None
         for target in ("a", "b", "t"):
             with pytest.raises(ConfigurationError, match="circle"):
                 admin.update_queue(replace(first, forward_to=target))
+
+
+def test_forwarding_back_into_ones_own_topic_or_too_far_is_refused(tmp_path: Path) -> None:
+    with Administrator(f"sqlite:///{tmp_path}/bus.db") as admin:
+        admin.create_topic("t")
+        admin.create_queue("back", forward_to="t")
+        with pytest.raises(ConfigurationError, match="circle"):
+            admin.create_subscription("t", "s", forward_to="back")
+        queues = [admin.create_queue(f"q{n}") for n in range(6)]
+        for n in range(4):
+            admin.update_queue(replace(queues[n], forward_to=f"q{n + 1}"))
+        with pytest.raises(ConfigurationError, match="more than 4 steps"):
+            admin.update_queue(replace(queues[4], forward_to="q5"))
+
+
+def test_a_circle_that_came_about_all_the_same_ends_in_dead_letters(tmp_path: Path) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        topic = bus.topic("seen")
+        back = bus.queue(forward_to=topic)
+        # Behind the check's back, as by two administrators at the same time.
+        EmbeddedBroker(sa.make_url(bus.connection)).catalog.create(
+            Subscription(name="round", topic=topic, forward_to=back)
+        )
+        with ThreadPoolExecutor() as pool:
+            pool.submit(bus.sender(topic=topic).send_payload, "a").result(20)
+
+        seen = bus.receiver(topic=topic, subscription="seen")
+        assert [get(seen).body for _ in range(3)] == ["a"] * 3, "sent, and twice around"
+        assert nothing(seen)
+        dead = get(bus.receiver(topic=topic, subscription="round"), dead_lettered=True)
+        assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
+    finally:
+        bus.close()
 
 
 def test_a_forward_target_that_is_gone_makes_dead_letters(tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from homing.bus.broker import Administration
-from homing.bus.embedded.catalog import Catalog, Entry
-from homing.bus.entities import Entity, Topic
+from homing.bus.embedded.catalog import MAX_HOPS, Catalog, Entry
+from homing.bus.entities import Entity, Subscription, Topic
 from homing.bus.rules import Rule
 from homing.errors import ConfigurationError, EntityExistsError, NoSuchEntityError
-
-_MAX_HOPS = 4
 
 
 class EmbeddedAdministration(Administration):
@@ -71,24 +70,36 @@ class EmbeddedAdministration(Administration):
 
     def _check_forwarding(self, entity: Entity) -> None:
         """Refuses to forward to nowhere, in a circle, or over too many steps."""
-        target, hops = None if isinstance(entity, Topic) else entity.forward_to, 0
-        paths = [] if target is None else [target.lower()]
-        while paths:
-            hops += 1
-            if entity.path.lower() in paths or hops > _MAX_HOPS:
-                raise ConfigurationError(
-                    f"{entity.path!r} cannot forward to {target!r}: messages would go in a circle or take more than "
-                    f"{_MAX_HOPS} steps"
-                )
-            paths = [following for path in paths for following in self._behind(path)]
+        if isinstance(entity, Topic) or entity.forward_to is None:
+            return
+        mine = (entity.topic if isinstance(entity, Subscription) else entity.path).lower()
+        behind = _levels(entity.forward_to.lower(), self._behind)
+        before = _levels(mine, self._before)
+        if any(mine in level for level in behind) or len(before) + len(behind) - 1 > MAX_HOPS:
+            raise ConfigurationError(
+                f"{entity.path!r} cannot forward to {entity.forward_to!r}: messages would go in a circle or take more "
+                f"than {MAX_HOPS} steps"
+            )
 
-    def _behind(self, path: str) -> list[str]:
-        """Where messages go from here."""
+    def _behind(self, path: str) -> set[str]:
+        """Where messages get to from here by being forwarded once."""
         entity = self._catalog.get(path).entity
-        if isinstance(entity, Topic):
-            subscriptions = self._catalog.database.read(lambda c: self._catalog.subscriptions(c, path))
-            return [entry.entity.path.lower() for entry in subscriptions]
-        return [] if entity.forward_to is None else [entity.forward_to.lower()]
+        senders = self._catalog.all(Subscription, path) if isinstance(entity, Topic) else [self._catalog.get(path)]
+        targets = [None if isinstance(sender.entity, Topic) else sender.entity.forward_to for sender in senders]
+        return {target.lower() for target in targets if target is not None}
+
+    def _before(self, path: str) -> set[str]:
+        """Where messages were before they were forwarded to here."""
+        senders = [entry.entity for entry in self._catalog.forwarding_to(path)]
+        return {(one.topic if isinstance(one, Subscription) else one.path).lower() for one in senders}
+
+
+def _levels(start: str, following: Callable[[str], set[str]]) -> list[set[str]]:
+    """What is none, one, two … steps away; no farther than is needed to see that it is too far."""
+    levels = [{start}]
+    while len(levels) <= MAX_HOPS and (further := {name for path in levels[-1] for name in following(path)}):
+        levels.append(further)
+    return levels
 
 
 def _same(first: str, second: str) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, Connection
 from homing import message as m
 from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
 from homing.bus.embedded import rows
-from homing.bus.embedded.catalog import Catalog, Entry, dead_store
+from homing.bus.embedded.catalog import MAX_HOPS, Catalog, Entry, dead_store
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
@@ -38,6 +38,7 @@ Result = TypeVar("Result")
 TTL_EXPIRED = "TTLExpiredException"
 NO_TARGET = "ForwardTargetNotFound"
 NO_SESSION = "SessionIdMissing"
+TOO_FAR = "MaxTransferHopCountExceeded"
 RULE_FAILED = "FilterEvaluationException"
 UNFIT = "MessageRefusedByTarget"  # ours: the service refuses such texts when they are sent
 
@@ -98,7 +99,7 @@ class EmbeddedBroker(Broker):
 
     # -- storing -----------------------------------------------------------------------------------------------
 
-    def prepare(self, entry: Entry, message: Message, at: datetime | None = None) -> m.Message:
+    def prepare(self, entry: Entry, message: Message, at: datetime | None = None, hops: int = 0) -> m.Message:
         """What the entity's store is to keep of a message that arrives there."""
         entity = entry.entity
         row_id = str(uuid.uuid4())
@@ -108,7 +109,7 @@ class EmbeddedBroker(Broker):
         message = replace(message, message_id=message.message_id or row_id, time_to_live=min(lives) if lives else None)
         # What is on its way elsewhere does not grow old here: it would be a dead letter of a topic.
         in_session = not isinstance(entity, Topic) and entity.requires_session
-        return rows.to_store(message, row_id, in_session=in_session, expires=not entry.passes_on, at=at)
+        return rows.to_store(message, row_id, in_session=in_session, expires=not entry.passes_on, at=at, hops=hops)
 
     def _known_by(self, entry: Entry, message_id: str) -> str:
         """The id that makes a duplicate known. A message that has waited for longer than the window is no reason to
@@ -155,16 +156,17 @@ class EmbeddedBroker(Broker):
 
     def _move(self, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> dict[str, Entry]:
         """Moves a batch to where it belongs, in one transaction; those of the places that pass on in their turn."""
-        originals = [rows.passed_on(kept) for kept in batch]
+        step = 0 if isinstance(entry.entity, Topic) else 1
+        originals = [(rows.passed_on(kept), rows.hops(kept) + step) for kept in batch]
         places = self.catalog.database.read(
             lambda connection: [
-                (place, copy, original)
-                for original in originals
-                for place, copy in self._places(connection, entry, original)
+                (place, copy, original, hops)
+                for original, hops in originals
+                for place, copy in self._places(connection, entry, original, hops)
             ]
         )
         # Prepared before the transaction: this may look into other stores, or make them.
-        copies = [self._arriving(place, copy, original) for place, copy, original in places]
+        copies = [self._arriving(*arriving) for arriving in places]
 
         def work(connection: Connection) -> None:
             for goes_to, kept in copies:
@@ -174,23 +176,23 @@ class EmbeddedBroker(Broker):
         self.transact(work)
         return {place.store: place for place, *_ in places if place.passes_on and place.store != entry.store}
 
-    def _arriving(self, place: Entry, copy: Message, original: Message) -> tuple[SqlStore, m.Message]:
+    def _arriving(self, place: Entry, copy: Message, original: Message, hops: int) -> tuple[SqlStore, m.Message]:
         """The store a copy goes to, and what it is to keep; where it would refuse the copy, the original is a dead
         letter: one such message must not hold up those behind it."""
         try:
-            kept = self._kept(place, copy)
+            kept = self._kept(place, copy, hops)
             to_row(kept, 0)
         except (ArithmeticError, UnstorableContentError) as error:
             copy = _explained(original, UNFIT, str(error), place)
-            kept = self._kept(place, copy)
+            kept = self._kept(place, copy, hops)
         return self.store_of(place, dead=copy.dead_letter_reason is not None), kept
 
-    def _kept(self, place: Entry, copy: Message) -> m.Message:
+    def _kept(self, place: Entry, copy: Message, hops: int) -> m.Message:
         if copy.dead_letter_reason is not None:
             return rows.to_store(copy, str(uuid.uuid4()), in_session=False, expires=False)
-        return self.prepare(place, copy)
+        return self.prepare(place, copy, hops=hops)
 
-    def _places(self, connection: Connection, entry: Entry, message: Message) -> list[tuple[Entry, Message]]:
+    def _places(self, connection: Connection, entry: Entry, message: Message, hops: int) -> list[tuple[Entry, Message]]:
         """Where a message that leaves this entity goes, and the copy for it; what cannot arrive is a dead letter."""
         if isinstance(entry.entity, Topic):
             return [
@@ -198,6 +200,9 @@ class EmbeddedBroker(Broker):
                 for subscription in self.catalog.subscriptions(connection, entry.entity.path)
                 for copy in _copies(subscription, message)
             ]
+        if hops > MAX_HOPS:
+            # A circle that two who changed entities at the same time have made.
+            return [(entry, _explained(message, TOO_FAR, f"it was forwarded {MAX_HOPS} times already", entry))]
         try:
             target = self.catalog.find(connection, str(entry.entity.forward_to))
         except NoSuchEntityError as error:

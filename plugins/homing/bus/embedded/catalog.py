@@ -27,6 +27,7 @@ _FILTERS: Mapping[str, type[Filter]] = {
 }
 _LONG = sa.Text().with_variant(LONGTEXT, "mysql", "mariadb")  # MySQL's TEXT ends at 64 KiB
 _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+MAX_HOPS = 4  # how often a message is forwarded, as at the service
 _SLUG = 20  # characters of an entity's name in the name of its table
 
 
@@ -94,6 +95,9 @@ class Catalog:
 
     def subscriptions(self, connection: Connection, topic: str) -> list[Entry]:
         return self._some(connection, self._entities.c.topic == topic.lower())
+
+    def forwarding_to(self, path: str) -> list[Entry]:
+        return self.database.read(lambda c: self._some(c, self._entities.c.forward_to == path.lower()))
 
     def feeding(self, path: str) -> list[Entry]:
         """Those that pass on to this one: its topic, and whoever forwards to it, the farthest first."""

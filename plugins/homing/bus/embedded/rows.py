@@ -16,7 +16,7 @@ _STATES = {m.DEFERRED: DEFERRED, m.SCHEDULED: SCHEDULED}
 
 
 def to_store(
-    message: Message, row_id: str, *, in_session: bool, expires: bool, at: datetime | None = None
+    message: Message, row_id: str, *, in_session: bool, expires: bool, at: datetime | None = None, hops: int = 0
 ) -> m.Message:
     """What the store is to keep. Only where sessions are required does the session order deliveries."""
     envelope: dict[str, Any] = {
@@ -25,6 +25,7 @@ def to_store(
         "session_id": message.session_id,
         "time_to_live": message.time_to_live,
         "enqueued_sequence_number": message.enqueued_sequence_number,
+        "hops": hops or None,
     }
     return m.Message(
         row_id,
@@ -85,6 +86,11 @@ def held(message: Message) -> m.Message:
     if not separator or not number.isdigit():
         raise NotInFlightError(f"message {message.message_id} has no lock token of this bus: it was not received here")
     return m.Message(message.message_id or number, None, lock_token=token, sequence_number=int(number))
+
+
+def hops(kept: m.Message) -> int:
+    """How often the message was forwarded by now."""
+    return int(kept.headers.get(_ENVELOPE, {}).get("hops", 0))
 
 
 def passed_on(kept: m.Message) -> Message:
