@@ -361,3 +361,15 @@ def test_a_text_that_not_every_entity_takes_is_refused_when_it_is_sent(bus: Bus,
     topic = bus.topic()
     with pytest.raises(UnstorableContentError, match=name):
         bus.sender(topic=topic).send(Message(body=1, **{name: value}))
+
+
+def test_large_numbers_and_fractions_of_a_second_arrive_as_they_were_sent(bus: Bus) -> None:
+    queue = bus.queue()
+    numbers = {"ms": 1_700_000_000_000, "least": -(2**63), "most": 2**63 - 1, "small": 5, "yes": True}
+    bus.sender(queue=queue).send(Message(body=1, time_to_live=20.5, application_properties=numbers))
+
+    message = get(bus.receiver(queue=queue))
+
+    assert message.application_properties == numbers
+    assert message.application_properties["yes"] is True
+    assert message.time_to_live == 20.5

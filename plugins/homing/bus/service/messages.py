@@ -10,7 +10,15 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceB
 
 from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from homing.errors import UnreadableMessageError
-from homing.stores.servicebus.bodies import ENCODING, raw_body, read_body, read_properties, write_body
+from homing.stores.servicebus.bodies import (
+    ENCODING,
+    raw_body,
+    read_body,
+    read_properties,
+    write_body,
+    write_life,
+    write_properties,
+)
 
 # What the service writes among the properties of a dead letter.
 _SERVICES_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -21,13 +29,12 @@ def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
     """A new message with an id, so that the service can know it when it is sent again."""
     body, encoding = write_body(message.body)
     properties: dict[Any, Any] = {**message.application_properties, ENCODING: encoding}
-    return ServiceBusMessage(
+    outgoing = ServiceBusMessage(
         body,
-        application_properties=properties,
+        application_properties=write_properties(properties),
         session_id=message.session_id,
         message_id=message.message_id or str(uuid.uuid4()),
         scheduled_enqueue_time_utc=at,
-        time_to_live=None if message.time_to_live is None else timedelta(seconds=message.time_to_live),
         content_type=message.content_type,
         correlation_id=message.correlation_id,
         subject=message.label,
@@ -36,6 +43,8 @@ def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
         reply_to=message.reply_to,
         reply_to_session_id=message.reply_to_session_id,
     )
+    write_life(outgoing, None if message.time_to_live is None else timedelta(seconds=message.time_to_live))
+    return outgoing
 
 
 def to_bus(

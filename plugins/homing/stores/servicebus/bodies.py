@@ -7,15 +7,19 @@ do not know it can ignore.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
-from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus._pyamqp.utils import amqp_long_value
 from azure.servicebus.amqp import AmqpMessageBodyType
 
 from homing import message as m
+from homing.errors import UnstorableContentError
 
 ENCODING = "homing-encoding"
 _RAW = "bytes"
+_MAX_LIFE = 2**32 - 1  # milliseconds, as AMQP counts them
 
 
 def write_body(content: Any) -> tuple[bytes, str]:
@@ -42,6 +46,35 @@ def raw_body(received: ServiceBusReceivedMessage) -> Any:
     if received.body_type == AmqpMessageBodyType.DATA:
         return b"".join(bytes(part) for part in received.body)
     return _plain(list(received.body) if received.body_type == AmqpMessageBodyType.SEQUENCE else received.body)
+
+
+def write_properties(properties: Mapping[str, Any]) -> dict[Any, Any]:
+    """Whole numbers with all the bits AMQP has for them: the SDK by itself takes 32. Raises UnstorableContentError."""
+    return {name: _long(name, value) if type(value) is int else value for name, value in properties.items()}
+
+
+def _long(name: str, value: int) -> Any:
+    if not -(2**63) <= value < 2**63:
+        raise UnstorableContentError(
+            f"the property {name!r} is a number of more than 64 bits, which AMQP does not have"
+        )
+    return amqp_long_value(value)
+
+
+def write_life(outgoing: ServiceBusMessage, life: timedelta | None) -> None:
+    """Its time to live, which the SDK would cut to whole seconds; raises UnstorableContentError."""
+    if life is None:
+        return
+    milliseconds = max(1, round(life / timedelta(milliseconds=1)))
+    if milliseconds > _MAX_LIFE:
+        raise UnstorableContentError(f"a message lives for at most 49 days at the service, not for {life}")
+    outgoing.time_to_live = life
+    written = outgoing.raw_amqp_message
+    assert written.header is not None
+    assert written.properties is not None
+    written.header.time_to_live = milliseconds
+    if written.properties.creation_time is not None:
+        written.properties.absolute_expiry_time = written.properties.creation_time + milliseconds
 
 
 def read_properties(received: ServiceBusReceivedMessage) -> dict[str, Any]:

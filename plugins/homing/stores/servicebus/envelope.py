@@ -15,7 +15,15 @@ from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.message import Message
 from homing.store import CRASHED, EXPIRED
-from homing.stores.servicebus.bodies import ENCODING, raw_body, read_body, read_properties, write_body
+from homing.stores.servicebus.bodies import (
+    ENCODING,
+    raw_body,
+    read_body,
+    read_properties,
+    write_body,
+    write_life,
+    write_properties,
+)
 
 _HEADERS = "homing-headers"
 _PRIORITY = "homing-priority"
@@ -41,20 +49,21 @@ def pack(message: Message) -> ServiceBusMessage:
     if partition is not None and message.session_id not in (None, partition):
         # To the service the two are the same thing.
         properties[_PARTITION], partition = partition, None
-    return ServiceBusMessage(
+    packed = ServiceBusMessage(
         body,
-        application_properties=properties,
+        application_properties=write_properties(properties),
         message_id=message.id,
         session_id=message.session_id,
         partition_key=partition,
         scheduled_enqueue_time_utc=message.scheduled_at,
-        time_to_live=message.time_to_live,
         content_type=message.content_type,
         correlation_id=message.correlation_id,
         subject=message.subject,
         to=message.to,
         reply_to=message.reply_to,
     )
+    write_life(packed, message.time_to_live)
+    return packed
 
 
 def unpack(
