@@ -373,3 +373,17 @@ def test_large_numbers_and_fractions_of_a_second_arrive_as_they_were_sent(bus: B
     assert message.application_properties == numbers
     assert message.application_properties["yes"] is True
     assert message.time_to_live == 20.5
+
+
+def test_a_dead_letter_is_not_deferred_where_nobody_could_find_it(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.sender(queue=queue).send_payload("a")
+    receiver = bus.receiver(queue=queue)
+    receiver.dead_letter(get(receiver), reason="no")
+    dead = get(receiver, dead_lettered=True)
+
+    with pytest.raises(ConfigurationError, match="dead letter"):
+        receiver.defer(dead)
+
+    receiver.abandon(dead)
+    assert get(receiver, dead_lettered=True).body == "a"

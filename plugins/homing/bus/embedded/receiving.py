@@ -124,14 +124,12 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._keeper.forget(message)
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
-        if self._dead:
-            raise ConfigurationError(
-                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
-            )
+        self._refuse_dead(message)
         self._broker.bury(self._entry(), rows.held(message), reason, description)
         self._keeper.forget(message)
 
     def defer(self, message: Message) -> None:
+        self._refuse_dead(message)  # deferred messages are received from the queue, where it is not
         self._store(self._entry()).defer(rows.held(message))
         self._keeper.forget(message)
 
@@ -194,6 +192,12 @@ class EmbeddedReceiveLink(ReceiveLink):
         if not self._broker.catalog.keep(entry.store, key, self._me, _lock_duration(entry)):
             raise LeaseLostError(
                 f"the lock on session {self._session!r} of {self._path!r} ran out: open a new receiver"
+            )
+
+    def _refuse_dead(self, message: Message) -> None:
+        if self._dead:
+            raise ConfigurationError(
+                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
             )
 
     # -- inside ------------------------------------------------------------------------------------------------

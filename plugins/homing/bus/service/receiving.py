@@ -116,13 +116,11 @@ class ServiceReceiveLink(ReceiveLink):
         self._settle(message, "abandon", lambda receiver, held: receiver.abandon_message(held))
 
     def defer(self, message: Message) -> None:
+        self._refuse_dead(message)  # deferred messages are received from the queue, where it is not
         self._settle(message, "defer", lambda receiver, held: receiver.defer_message(held))
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
-        if self._dead:
-            raise ConfigurationError(
-                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
-            )
+        self._refuse_dead(message)
         self._settle(
             message,
             "dead-letter",
@@ -155,6 +153,12 @@ class ServiceReceiveLink(ReceiveLink):
             if self._receiver is not None:
                 self._receiver.close()
             self._client.close()
+
+    def _refuse_dead(self, message: Message) -> None:
+        if self._dead:
+            raise ConfigurationError(
+                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
+            )
 
     # -- inside ------------------------------------------------------------------------------------------------
 
