@@ -295,13 +295,21 @@ def test_a_dead_letter_whose_lock_is_lost_is_not_moved(tmp_path: Path) -> None:
 def test_a_message_id_comes_again_when_its_window_is_over(tmp_path: Path) -> None:
     bus = Bus(f"sqlite:///{tmp_path}/bus.db")
     try:
-        queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=0.3)
+        queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=1.0)
         sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
         sender.send(Message(body="first", message_id="m"))
-        time.sleep(0.5)
+        time.sleep(1.2)
         sender.send(Message(body="second, while the first still waits", message_id="m"))
 
-        assert [get(receiver).body for _ in range(2)] == ["first", "second, while the first still waits"]
+        sender.send(Message(body="a duplicate of the second", message_id="m"))
+        first, second = get(receiver), get(receiver)
+        assert [first.body, second.body] == ["first", "second, while the first still waits"]
+        assert nothing(receiver)
+        receiver.complete(first)
+        time.sleep(1.2)
+        sender.send_batch([Message(body=text, message_id="m") for text in ("third", "a duplicate of the third")])
+        assert get(receiver).body == "third"
+        assert nothing(receiver)
     finally:
         bus.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -48,6 +47,7 @@ _PASSING = 30.0  # seconds for which the right to pass on is held
 _KEPT = 3600.0  # seconds for which finished messages are kept
 _NEVER = 1_000_000_000  # the bus counts deliveries itself
 _SWEEP = 1000
+_CANDIDATES = 8  # ids looked for at a time
 
 
 class EmbeddedBroker(Broker):
@@ -113,14 +113,22 @@ class EmbeddedBroker(Broker):
 
     def _known_by(self, entry: Entry, message_id: str) -> str:
         """The id that makes a duplicate known. A message that has waited for longer than the window is no reason to
-        refuse another one of its id."""
+        refuse another one of its id: that one has the next of a row of ids, the same for whoever sends it."""
         refuse_bad_text("message_id", message_id)
-        for kept in self.store_of(entry).browse(1, ids=[message_id]):
-            assert kept.enqueued_at is not None
-            age = self.catalog.database.now() / NANOSECONDS - kept.enqueued_at.timestamp()
-            if age > _window(entry) and kept.state != m.ACKNOWLEDGED:
-                return f"{message_id}#{secrets.token_hex(8)}"
-        return message_id
+        store, free, number = self.store_of(entry), "", 0
+        while True:
+            ids = [_candidate(message_id, number + step) for step in range(_CANDIDATES)]
+            found = {kept.id: kept for kept in store.browse(_CANDIDATES, ids=ids)}
+            for kept in found.values():
+                assert kept.enqueued_at is not None
+                age = self.catalog.database.now() / NANOSECONDS - kept.enqueued_at.timestamp()
+                if age <= _window(entry):
+                    return kept.id
+            usable = [one for one in ids if one not in found or found[one].state == m.ACKNOWLEDGED]
+            free = free or next(iter(usable), "")
+            if not found or (free and len(found) < _CANDIDATES):
+                return free
+            number += _CANDIDATES
 
     def transact(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` in one transaction over all stores of the bus."""
@@ -277,6 +285,11 @@ def _checked(url: str) -> URL:
         raise ConfigurationError(f"the URL of a bus names a database and has no options: not {', '.join(parsed.query)}")
     open_sql_store(url).close()  # refuses what no SQL store can be opened in
     return parsed
+
+
+def _candidate(message_id: str, number: int) -> str:
+    """The id of the row of the first, second … message of this id; no other message's id can be the same."""
+    return message_id if number == 0 else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{number} {message_id}"))
 
 
 def _window(entry: Entry) -> float:
