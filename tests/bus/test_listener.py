@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from homing.bus import BusListener, Caller, Message
+from homing.bus import NEXT_SESSION, BusListener, Caller, Message, ReceiveMode
 from homing.errors import ConfigurationError, NoSuchEntityError
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
 
@@ -150,3 +150,71 @@ def test_a_listener_is_set_up_rightly_or_refused(bus: Bus) -> None:
     listener.attach(Notes())
     with pytest.raises(ConfigurationError, match="attached"):
         listener.attach(Notes())
+
+
+def test_what_was_received_and_deleted_is_not_settled(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.sender(queue=queue).send_batch([Message(body=body) for body in ("a", "b")])
+    notes = Notes()
+    listener = BusListener(bus.connection, queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE, retry=AT_ONCE)
+    listener.attach(notes)
+
+    with listener:
+        until(lambda: len(notes.messages) == 2)
+
+    assert notes.errors == []
+
+
+def test_one_session_after_the_other_is_listened_to(bus: Bus) -> None:
+    queue = bus.queue(requires_session=True)
+    bus.sender(queue=queue).send_batch([Message(body=name, session_id=name) for name in "abc"])
+    notes = Notes()
+    listener = BusListener(bus.connection, queue=queue, session_id=NEXT_SESSION, retry=AT_ONCE)
+    listener.attach(notes)
+
+    with listener:
+        until(lambda: len(notes.messages) == 3)
+
+    assert sorted(message.body for message in notes.messages) == ["a", "b", "c"]
+    assert notes.errors == []
+
+
+def test_a_service_may_stop_its_own_listener(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.sender(queue=queue).send_batch([Message(body=body) for body in ("a", "b")])
+    listener = BusListener(bus.connection, queue=queue, retry=AT_ONCE)
+    notes = Notes()
+    seen = notes.on_message
+    notes.on_message = lambda message: (listener.graceful_stop(), seen(message))  # type: ignore[method-assign,func-returns-value]
+    listener.attach(notes)
+    listener.start()
+
+    until(lambda: notes.messages)
+    listener.graceful_stop()
+
+    assert notes.errors == []
+    receiver = bus.receiver(queue=queue)
+    assert get(receiver).body == "b"
+    assert nothing(receiver), "a was completed"
+
+
+def test_a_graceful_stop_waits_for_all_together_no_longer_than_it_may(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.sender(queue=queue).send_batch([Message(body=n) for n in range(3)])
+    inside, finish = threading.Barrier(4), threading.Event()
+
+    def handle(message: Message) -> None:
+        inside.wait(30)
+        finish.wait(30)
+
+    listener = BusListener(bus.connection, queue=queue, max_concurrent_calls=3, retry=AT_ONCE)
+    listener.attach(handle)
+    listener.start()
+    inside.wait(30)
+    began = time.monotonic()
+    listener.graceful_stop(1)
+    took = time.monotonic() - began
+    finish.set()
+    listener.graceful_stop()
+
+    assert 0.9 < took < 2

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
 from homing.errors import ConfigurationError, HomingError
@@ -31,7 +33,7 @@ class Caller:
     def __init__(self, receiver: MessageReceiver, message: Message) -> None:
         self._receiver = receiver
         self._message = message
-        self.settled = False
+        self.settled = message.lock_token is None  # RECEIVE_AND_DELETE leaves nothing to settle
 
     def complete(self) -> None:
         self._receiver.complete(self._message)
@@ -67,6 +69,7 @@ class BusListener:
             raise ConfigurationError(f"max_concurrent_calls is a whole number from 1 up, not {max_concurrent_calls!r}")
         self._open: Callable[[], MessageReceiver] = lambda: MessageReceiver(connection, **receiver)
         self._open().close()  # what is set up wrongly is refused here, not in a thread
+        self._many_sessions = receiver.get("session_id") == NEXT_SESSION
         self._auto_complete = auto_complete
         self._calls = max_concurrent_calls
         self._service: Service | None = None
@@ -88,6 +91,7 @@ class BusListener:
 
     def detach(self) -> None:
         """Lets go of the service; raises ConfigurationError when there is none or it is being called."""
+        self._forget_ended()
         if self._service is None or self._workers:
             raise ConfigurationError("there is no service to detach, or the listener must be stopped first")
         self._service = None
@@ -96,6 +100,7 @@ class BusListener:
         """Begins to receive, in threads of its own."""
         if self._service is None:
             raise ConfigurationError("attach a service before starting the listener")
+        self._forget_ended()
         if self._workers:
             raise ConfigurationError("the listener is started already")
         self._stopping.clear()
@@ -108,17 +113,25 @@ class BusListener:
             worker.start()
 
     def graceful_stop(self, timeout: float | None = None) -> None:
-        """Receives nothing more, and returns when what is being handled is settled, or after `timeout` seconds."""
+        """Receives nothing more, and returns when what is being handled is settled, or after `timeout` seconds.
+
+        A service may call it for its own listener: what that service is handling is settled when it returns.
+        """
         self._stopping.set()
+        deadline = None if timeout is None else time.monotonic() + timeout
         for worker in self._workers:
-            worker.join(timeout)
-        self._workers = [worker for worker in self._workers if worker.is_alive()]
+            if worker is not threading.current_thread():  # a service that stops its own listener
+                worker.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._forget_ended()
 
     def immediate_stop(self) -> None:
         """Receives nothing more and settles nothing more: what is being handled comes again when its lock ends."""
         self._forgetting.set()
         self._stopping.set()
         self._workers = []
+
+    def _forget_ended(self) -> None:
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
 
     # -- one worker --------------------------------------------------------------------------------------------
 
@@ -136,6 +149,9 @@ class BusListener:
                 continue
             if message is not None:
                 self._handle(receiver, message)
+            elif self._many_sessions:
+                _close(receiver)  # which lets go of its session: the next receiver takes another one
+                receiver = None
         _close(receiver)
 
     def _handle(self, receiver: MessageReceiver, message: Message) -> None:
