@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from homing.bus import Message, MessageBatch, ReceiveMode
+from homing.bus import Administrator, Message, MessageBatch, ReceiveMode
 from homing.errors import (
     BindingError,
     ConfigurationError,
@@ -387,3 +387,46 @@ def test_a_dead_letter_is_not_deferred_where_nobody_could_find_it(bus: Bus) -> N
 
     receiver.abandon(dead)
     assert get(receiver, dead_lettered=True).body == "a"
+
+
+@dataclass
+class Inverse:
+    n: int
+
+    def __post_init__(self) -> None:
+        self.inverse = 1 / self.n
+
+
+def test_a_body_whose_type_raises_is_abandoned(bus: Bus) -> None:
+    queue = bus.queue()
+    bus.sender(queue=queue).send_payload({"n": 0})
+    receiver = bus.receiver(queue=queue)
+
+    with pytest.raises(BindingError, match="ZeroDivisionError"):
+        receiver.receive(Inverse, server_wait_time=20)
+
+    assert get(receiver).body == {"n": 0}
+
+
+@pytest.mark.parametrize("life", ["5", 1e15, float("inf"), float("nan"), True])
+def test_a_time_to_live_that_is_none_is_refused(bus: Bus, life: Any) -> None:
+    with pytest.raises(UnstorableContentError, match="time_to_live"):
+        bus.sender(queue=bus.queue()).send(Message(body=1, time_to_live=life))
+
+
+@pytest.mark.parametrize("properties", [5, "ab", [1]])
+def test_properties_that_are_no_mapping_are_refused(properties: Any) -> None:
+    with pytest.raises(UnstorableContentError, match="application_properties"):
+        Message(body=1, application_properties=properties)
+
+
+def test_an_administrator_is_closed_once(bus: Bus) -> None:
+    queue = bus.queue()
+    receiver = bus.receiver(queue=queue)
+    other = Administrator(bus.connection)
+    for _ in range(5):
+        other.close()
+
+    bus.sender(queue=queue).send_payload("a")
+    receiver.complete(get(receiver))
+    receiver.close()  # of which the embedded bus would know nothing any more

@@ -21,6 +21,7 @@ class Administrator:
     def __init__(self, connection: str) -> None:
         self._broker = open_broker(connection)
         self._bus = self._broker.administration()
+        self._closed = False
 
     # -- queues ------------------------------------------------------------------------------------------------
 
@@ -124,8 +125,11 @@ class Administrator:
         return any(rule.name.lower() == name.lower() for rule in self.list_rules(topic, subscription))
 
     def close(self) -> None:
-        self._bus.close()
-        self._broker.close()
+        """Gives back connections. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._bus.close()
+            self._broker.close()
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ DEFERRED = "deferred"
 SCHEDULED = "scheduled"
 
 _MAX_ID = 128
+_MAX_LIFE = 9e9  # seconds: stores count nanoseconds in 64 bits
 _MAX_SEQUENCE_NUMBER = 2**63 - 1
 _TEXTS = ("content_type", "message_id", "to", "reply_to", "reply_to_session_id", "label", "session_id",
           "correlation_id", "partition_key")  # fmt: skip
@@ -64,14 +65,19 @@ class Message:
             usual = BYTE_ARRAY if isinstance(self.body, bytes) else TEXT if isinstance(self.body, str) else JSON
             object.__setattr__(self, "content_type", usual)
         # A copy: what the caller does to its mapping afterwards does not change the message.
-        object.__setattr__(self, "application_properties", dict(self.application_properties))
+        given: Any = self.application_properties
+        if not isinstance(given, Mapping):
+            kind = type(given).__name__
+            raise UnstorableContentError(f"application_properties is a mapping of names to values, not a {kind}")
+        object.__setattr__(self, "application_properties", dict(given))
 
     def check(self) -> None:
         """Raises UnstorableContentError for what the bus cannot carry."""
         m.encode(self.body)
         self._check_texts()
-        if self.time_to_live is not None and not self.time_to_live > 0:
-            raise UnstorableContentError(f"time_to_live is a positive number of seconds, not {self.time_to_live!r}")
+        life = self.time_to_live
+        if life is not None and not (type(life) in (int, float) and 0 < life < _MAX_LIFE):
+            raise UnstorableContentError(f"time_to_live is a positive number of seconds below 9e9, not {life!r:.40}")
         for key, value in self.application_properties.items():
             if type(key) is not str or not (value is None or type(value) in (str, int, float, bool)):
                 raise UnstorableContentError(

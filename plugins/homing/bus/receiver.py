@@ -145,9 +145,11 @@ class MessageReceiver:
     def _bound(self, message: Message, convert: Converter) -> Message:
         try:
             return replace(message, body=convert(message.body))
-        except BindingError as error:
-            self.abandon(message)  # for somebody who can read it, and a dead letter in the end
-            raise BindingError(f"message {message.message_id} of {self._path!r}: {error}") from error
+        except Exception as error:
+            # Whatever a type of the caller's raises. For somebody who can read it, and a dead letter in the end.
+            self.abandon(message)
+            what = str(error) if isinstance(error, BindingError) else f"{type(error).__name__}: {error}"
+            raise BindingError(f"message {message.message_id} of {self._path!r}: {what}") from error
 
     def _receive(self, limit: int, wait: float | None, dead_lettered: bool) -> list[Message]:
         wait = _WAIT if wait is None else wait
