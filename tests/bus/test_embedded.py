@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryOptions, SqlFilter
+from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryOptions, Rule, SqlFilter
 from homing.bus.embedded.broker import EmbeddedBroker
 from homing.bus.entities import Subscription
 from homing.errors import ConfigurationError, LeaseLostError, StoreError, StoreUnavailableError
@@ -55,6 +55,16 @@ def test_the_bus_works_on_every_database(database: str) -> None:
             sender.send_payload("gone")
     finally:
         bus.close()
+
+
+def test_a_rule_that_cannot_be_read_is_refused_with_the_place(tmp_path: Path) -> None:
+    with Administrator(f"sqlite:///{tmp_path}/bus.db") as admin:
+        admin.create_topic("t")
+        admin.create_subscription("t", "s")
+        with pytest.raises(ConfigurationError, match="character 5"):
+            admin.create_rule("t", "s", "r", filter=SqlFilter("a = = 1"))
+        with pytest.raises(ConfigurationError, match="cannot be changed"):
+            admin.update_rule("t", "s", Rule("$Default", action="SET sys.SequenceNumber = 1"))
 
 
 def test_forwarding_in_a_circle_or_to_nowhere_is_refused(tmp_path: Path) -> None:

@@ -32,9 +32,6 @@ class SqlFilter:
 
     expression: str
 
-    def __post_init__(self) -> None:
-        compile_expression(self.expression)
-
     def matches(self, message: Message) -> bool:
         return compile_expression(self.expression)(Seen(message)) is True
 
@@ -99,6 +96,11 @@ class Rule:
     def __post_init__(self) -> None:
         if not isinstance(self.filter, Filter):
             raise ConfigurationError(f"the filter of rule {self.name!r} is one of ours, not {self.filter!r}")
+
+    def check(self) -> None:
+        """Raises ConfigurationError for what the embedded bus cannot read; the service reads more than it."""
+        if isinstance(self.filter, SqlFilter):
+            compile_expression(self.filter.expression)
         if self.action is not None:
             compile_action(self.action)
 

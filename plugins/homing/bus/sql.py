@@ -135,14 +135,17 @@ class Parser:
     # -- the grammar -------------------------------------------------------------------------------------------
 
     def expression(self) -> Value:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self.error(f"more than {_MAX_DEPTH} parentheses inside each other")
+        self._deeper()
         value = self._and()
         while self.accept("OR"):
             value = _either(value, self._and())
         self._depth -= 1
         return value
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self.error(f"more than {_MAX_DEPTH} parentheses, signs or negations inside each other")
 
     def _and(self) -> Value:
         value = self._not()
@@ -152,7 +155,10 @@ class Parser:
 
     def _not(self) -> Value:
         if self.accept("NOT"):
-            return _opposite(self._not())
+            self._deeper()
+            value = _opposite(self._not())
+            self._depth -= 1
+            return value
         return self._test()
 
     def _test(self) -> Value:
@@ -224,7 +230,10 @@ class Parser:
             text = _unquoted(token.text)
             return lambda _: text
         if self.accept("-"):
-            return _arithmetic("-", lambda _: 0, self._atom())
+            self._deeper()
+            negated = _arithmetic("-", lambda _: 0, self._atom())
+            self._depth -= 1
+            return negated
         if self.accept("("):
             value = self.expression()
             self.expect(")")

@@ -103,7 +103,7 @@ def test_another_reading_of_sql_agrees(expression: str, matches: bool) -> None:
 )
 def test_a_filter_that_cannot_be_read_is_refused_with_the_place(expression: str, place: str) -> None:
     with pytest.raises(ConfigurationError, match=place):
-        SqlFilter(expression)
+        Rule("r", SqlFilter(expression)).check()
 
 
 def acted(action: str) -> Message:
@@ -142,7 +142,7 @@ def test_another_reading_of_actions_agrees(action: str) -> None:
 )
 def test_an_action_that_cannot_be_read_is_refused(action: str) -> None:
     with pytest.raises(ConfigurationError):
-        Rule("r", action=action)
+        Rule("r", action=action).check()
 
 
 def test_plain_rules_give_one_copy_together_and_each_rule_with_an_action_one_of_its_own() -> None:
@@ -178,3 +178,13 @@ def test_a_correlation_filter_compares_everything_it_names(wanted: dict[str, Any
 def test_a_correlation_filter_that_names_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         CorrelationFilter()
+
+
+@pytest.mark.parametrize("expression", ["a = " + "-" * 900 + "1", "NOT " * 200 + "a"])
+def test_signs_and_negations_inside_each_other_have_an_end(expression: str) -> None:
+    with pytest.raises(ConfigurationError, match="inside each other"):
+        Rule("r", SqlFilter(expression)).check()
+
+
+def test_what_only_the_service_understands_can_be_written_down() -> None:
+    assert Rule("r", SqlFilter("amount > .5"), "SET id = newid()").action == "SET id = newid()"

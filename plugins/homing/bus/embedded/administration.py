@@ -42,6 +42,8 @@ class EmbeddedAdministration(Administration):
         return [*self._catalog.get(subscription).rules]
 
     def create_rule(self, subscription: str, rule: Rule) -> None:
+        rule.check()
+
         def add(entry: Entry) -> Entry:
             if any(_same(other.name, rule.name) for other in entry.rules):
                 raise EntityExistsError(f"{subscription!r} has a rule {rule.name!r} already")
@@ -50,6 +52,8 @@ class EmbeddedAdministration(Administration):
         self._catalog.change(subscription, add)
 
     def update_rule(self, subscription: str, rule: Rule) -> None:
+        rule.check()
+
         def change(entry: Entry) -> Entry:
             _find(entry, rule.name, subscription)
             return replace(entry, rules=tuple(rule if _same(r.name, rule.name) else r for r in entry.rules))
