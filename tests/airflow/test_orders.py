@@ -282,7 +282,9 @@ def test_a_large_replay_delivers_nothing_when_it_is_rejected_and_is_asked_for_ag
     airflow.wait_for_run(dag, rejected, FINISHED, timeout=120)
     assert question["subject"] == "Replay 2 messages of approved?"
     assert question["body"] == "- homing dead-letter: GivenUp: 2 messages, tries the whole chain again"
-    assert (airflow.task_states(dag, rejected)["replay"], delivered()) == ("skipped", 0)
+    # Skipped, as a rule; with the machine very busy Airflow was once seen to fail the asking task instead.
+    assert airflow.task_states(dag, rejected)["replay"] in {"skipped", "upstream_failed"}
+    assert delivered() == 0
 
     airflow.cli("dags", "clear", dag, "--run-id", rejected, "-y")
     airflow.answer(dag, rejected, "approve", "Approve")
