@@ -105,7 +105,19 @@ class Dialect:
         """For databases whose schema changes end transactions."""
 
 
-class Sqlite(Dialect):
+class RowByRow(Dialect):
+    """Databases whose drivers take many rows as such."""
+
+    def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
+        return self.upsert(table, keys, changed)
+
+    def write_many(
+        self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        write_rows(connection, statement, list(rows[0]), rows)
+
+
+class Sqlite(RowByRow):
     locks_rows = False
     drops_partitions = False
     keeps_types = False
@@ -116,14 +128,6 @@ class Sqlite(Dialect):
     def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
         insert = sqlite.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
-
-    def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
-        return self.upsert(table, keys, changed)
-
-    def write_many(
-        self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
-    ) -> None:
-        write_rows(connection, statement, list(rows[0]), rows)
 
     def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         return column.in_(sa.select(sa.literal_column("value")).select_from(sa.func.json_each(parameter)))
@@ -142,7 +146,7 @@ class Sqlite(Dialect):
         """The transaction has the database for itself already."""
 
 
-class Mysql(Dialect):
+class Mysql(RowByRow):
     chunk = 1_000
     drops_partitions = False
 
@@ -155,14 +159,6 @@ class Mysql(Dialect):
         # Assignments are made from left to right, and each sees those before it.
         changes = _changes(table, keys, insert.inserted, changed)
         return insert.on_duplicate_key_update(list(changes.items()))
-
-    def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
-        return self.upsert(table, keys, changed)
-
-    def write_many(
-        self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
-    ) -> None:
-        write_rows(connection, statement, list(rows[0]), rows)
 
     def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
         return column.in_(sa.bindparam(parameter.key, parameter.value, expanding=True, unique=parameter.unique))
