@@ -15,7 +15,7 @@ from chaos.destination import FLOWS, Destination, DestinationError, append, line
 from homing import ListenerConfig, Message, StoreListener, open_store
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, records
 from homing.errors import HomingError, StoreError
-from homing.ledger import DELIVERED, FAILED, Entry, of_life
+from homing.ledger import DELIVERED, FAILED, Entry
 
 LEASE = 3.0
 #: How many deliveries a pipeline's worker makes before it notes them: what one fault may cost in duplicates.
@@ -114,10 +114,10 @@ def _deliver(stores: PipelineStores, batch: Batch, destination: Destination) -> 
 def _to_do(stores: PipelineStores, batch: Batch) -> Iterator[tuple[Entry, int]]:
     for held in batch.held():
         rows = list(held.store.batch_rows(held.lease))
-        known = stores.ledger.entries([records.subject(row).message_id for row in rows])
+        known = stores.ledger.known([records.subject(row).message_id for row in rows])
         for row in rows:
             about, number = records.subject(row), records.origin_of(row).message.content["number"]
-            before = of_life(known.get(about.message_id, {}), about.life)
+            before = known.get((about.message_id, about.life), {})
             for flow in FLOWS:
                 if flow not in before or not before[flow].done:
                     yield about.entry(flow, FAILED), number

@@ -241,12 +241,14 @@ class AirflowApi:
         return sorted(task["task_id"] for task in cleared["task_instances"])
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 120.0) -> dict[str, Any]:
-        """Wait until a task asks a person, choose this option for it, and return what it had asked."""
+        """Wait until a task asks a person and waits for it, choose this option for it, and return what it had asked."""
 
         def check() -> dict[str, Any] | None:
             asked = self._pages(_run_path(dag_id, run_id, "hitlDetails"), "hitl_details")
             mine = (each for each in asked if each["task_instance"]["task_id"] == task_id)
-            return next((each for each in mine if not each["response_received"]), None)
+            open_ones = (each for each in mine if not each["response_received"])
+            # Not while its process still runs: Airflow may then take the end of that process for the answer's.
+            return next((each for each in open_ones if each["task_instance"]["state"] == "awaiting_input"), None)
 
         question = wait_until(check, timeout=timeout, what=lambda: f"{dag_id}.{task_id} to ask somebody")
         path = _run_path(dag_id, run_id, "taskInstances", task_id, "-1", "hitlDetails")

@@ -1,5 +1,8 @@
 """The delivery ledger: one row per (message, destination flow), written as deliveries happen.
 
+A message is known by its id and its `life`: its sequence number. An id may come again once the store has forgotten it,
+while the earlier message of that id still waits after its failure; neither says anything of the other.
+
 What is done stays done: no later record turns a delivered row back. Every record is fenced: the step of the batch must
 still belong to the writer, so that a process somebody believed dead stops at its next chunk.
 """
@@ -36,7 +39,7 @@ class Entry(NamedTuple):
     snapshot: Mapping[str, Any] | None = None
     #: The batch the message belongs to, which a replay does not change.
     batch_id: str = ""
-    #: Which message of that id: its sequence number. An id may come again once the store has forgotten it.
+    #: Which message of that id: its sequence number.
     life: int = 0
     #: How many times it was delivered; more than one is a duplicate.
     deliveries: int = 0
@@ -51,9 +54,8 @@ class Entry(NamedTuple):
         return self.state in DONE_STATES
 
 
-def of_life(entries: Mapping[str, Entry], life: int) -> dict[str, Entry]:
-    """Those of a message's entries that are about this message, and not about an earlier one of the same id."""
-    return {flow: entry for flow, entry in entries.items() if entry.life >= life}
+#: The entries of some messages: message id and life -> flow -> entry.
+Known = dict[tuple[str, int], dict[str, Entry]]
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,13 @@ class Ledger(ABC):
         """The step came to its end."""
 
     @abstractmethod
+    def known(self, message_ids: Iterable[str]) -> Known:
+        """All rows of the messages of these ids."""
+
     def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
-        """All rows of these messages: message id -> flow -> entry."""
+        """The rows of the last message of each of these ids, for people to look at: message id -> flow -> entry."""
+        in_order = sorted(self.known(message_ids).items(), key=lambda item: item[0][1])
+        return {message_id: flows for (message_id, _), flows in in_order}
 
     @abstractmethod
     def unfinished(self, batch_id: str) -> list[str]:

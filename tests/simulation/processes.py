@@ -11,7 +11,7 @@ from typing import Any
 
 from homing.delivery import Batch, PipelineStores, records
 from homing.errors import StoreError
-from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, of_life
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import JSON, decode, encode_json
 from tests.simulation.world import CHUNK, FLOWS, NANOSECONDS, RefusedError, World
 
@@ -123,8 +123,8 @@ class Process:
             for held in self.batch.held()
             for row in held.store.batch_rows(held.lease)
         ]
-        known = self.ledger.entries([blank.message_id for blank in blanks])
-        return [(blank, of_life(known.get(blank.message_id, {}), blank.life).get(flow)) for blank in blanks]
+        known = self.ledger.known([blank.message_id for blank in blanks])
+        return [(blank, known.get((blank.message_id, blank.life), {}).get(flow)) for blank in blanks]
 
     def _gave_up(self, entry: Entry | None) -> bool:
         return entry is not None and entry.error is not None and entry.error["type"] == CRASH and (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
 from homing.errors import StoreError, StoreUnavailableError
-from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry, of_life
+from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 from homing.message import ACKNOWLEDGED, Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
@@ -133,15 +133,21 @@ class Batch:
         return held.size if held else 0
 
     def reclaim(self, ids: Collection[str] = (), lease: float = DEFAULT_LEASE) -> int:
-        """Claims these messages wherever they wait after their failure, and keeps what the run holds already."""
-        stores = self._stores
-        wanted = {
-            stores.store: (),
-            stores.failures: ids,
-            stores.dead_letters: [records.dead_letter_id(self.store_name, message_id) for message_id in ids],
-        }
-        self._each(lambda store: store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=wanted[store]))
-        self._finish_moves()
+        """Claims these messages wherever they wait after their failure, and keeps what the run holds already.
+
+        Of an id that came again only one message is held at a time, the last; the one before it waits for a replay of
+        its own.
+        """
+        left = set(ids)
+
+        def again(store: SqlStore) -> None:
+            wanted = () if store is self._stores.store else [self._id_in(store, message_id) for message_id in left]
+            store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=wanted)
+            held = store.held_batch(self.run_id)
+            if held is not None and store is not self._stores.dead_letters:
+                left.difference_update(self._finish_moves(Held(store, held)))
+
+        self._each(again)
         return sum(held.lease.size for held in self.held())
 
     def held(self) -> list[Held]:
@@ -166,8 +172,8 @@ class Batch:
         heads = self.heads()
         for start in range(0, len(heads), _HEADS):
             some = heads[start : start + _HEADS]
-            known = self._stores.ledger.entries([head.message_id for head in some])
-            if not all(is_complete(of_life(known.get(head.message_id, {}), head.life), flows) for head in some):
+            known = self._stores.ledger.known([head.message_id for head in some])
+            if not all(is_complete(known.get((head.message_id, head.life), {}), flows) for head in some):
                 return True
         return False
 
@@ -197,8 +203,8 @@ class Batch:
 
     def completed(self, heads: Collection[Head]) -> Settlement:
         """How many of these messages, held before, are complete by now, and how many of those were dropped."""
-        known = self._stores.ledger.entries([head.message_id for head in heads])
-        stories = [of_life(known.get(head.message_id, {}), head.life) for head in heads]
+        known = self._stores.ledger.known([head.message_id for head in heads])
+        stories = [known.get((head.message_id, head.life), {}) for head in heads]
         complete = [entries for entries in stories if is_complete(entries, self._flows)]
         return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
 
@@ -297,23 +303,19 @@ class Batch:
         else:
             held.store.forget_batch(held.lease, ids)
 
-    def _finish_moves(self) -> None:
-        """Acknowledges what a settlement that died had copied already: the copy is the message now."""
-        held = {part.store: part for part in self.held()}
-        stores = self._stores
-        if part := held.get(stores.store):
-            rows = list(part.store.batch_rows(part.lease))
-            copied = _lives(stores.failures, [row["id"] for row in rows])
-            self._finish(part, [row for row in rows if copied.get(row["id"], -1) == records.subject(row).life])
-        if part := held.get(stores.failures):
-            rows = list(part.store.batch_rows(part.lease))
-            dead_ids = {row["id"]: records.dead_letter_id(self.store_name, row["id"]) for row in rows}
-            dead: dict[str, int | None] = {}
-            for found in self._each(
-                lambda store: _lives(store, dead_ids.values()) if store is stores.dead_letters else {}
-            ):
-                dead |= found
-            self._finish(part, [row for row in rows if dead.get(dead_ids[row["id"]], -1) == records.subject(row).life])
+    def _finish_moves(self, held: Held) -> set[str]:
+        """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
+        to = self._stores.failures if held.store is self._stores.store else self._stores.dead_letters
+        rows = list(held.store.batch_rows(held.lease))
+        copies = {row["id"]: self._id_in(to, row["id"]) for row in rows}
+        there = next(iter(self._ask(to, lambda store: _lives(store, copies.values()))), {})
+        moved = [row for row in rows if there.get(copies[row["id"]], -1) == records.subject(row).life]
+        self._finish(held, moved)
+        return copies.keys() - {row["id"] for row in moved}
+
+    def _id_in(self, store: SqlStore, message_id: str) -> str:
+        """What a message is called in this store."""
+        return records.dead_letter_id(self.store_name, message_id) if store is self._stores.dead_letters else message_id
 
     def _held_again(self) -> Iterator[Held]:
         """What the run holds, and what it held until its lease ran out, unless somebody else has it by now."""
@@ -327,27 +329,31 @@ class Batch:
                 yield Held(store, lease)
 
     def _each(self, ask: Callable[[SqlStore], Result]) -> list[Result]:
-        """Asks the three stores; a dead-letter store that is away is left out, because nothing new depends on it."""
-        stores, answers = self._stores, []
-        for store in (stores.store, stores.failures, stores.dead_letters):
-            try:
-                answers.append(ask(store))
-            except StoreUnavailableError as error:
-                if store is not stores.dead_letters:
-                    raise
-                log.warning("going on without the dead-letter store: %s", error)
-        return answers
+        """Asks the three stores, in the direction messages travel."""
+        stores = self._stores
+        asked = (stores.store, stores.failures, stores.dead_letters)
+        return [answer for store in asked for answer in self._ask(store, ask)]
+
+    def _ask(self, store: SqlStore, ask: Callable[[SqlStore], Result]) -> list[Result]:
+        """The store's answer; none from a dead-letter store that is away, because nothing new depends on it."""
+        try:
+            return [ask(store)]
+        except StoreUnavailableError as error:
+            if store is not self._stores.dead_letters:
+                raise
+            log.warning("going on without the dead-letter store: %s", error)
+            return []
 
     def _sort(self, held: Held) -> Sorted:
         return self._sorted(list(held.store.batch_rows(held.lease)))
 
     def _sorted(self, rows: list[Row]) -> Sorted:
         subjects = {row["id"]: records.subject(row) for row in rows}
-        known = self._stores.ledger.entries(about.message_id for about in subjects.values())
+        known = self._stores.ledger.known(about.message_id for about in subjects.values())
         result = Sorted([], [], [], {})
         for row in rows:
             about = subjects[row["id"]]
-            entries = result.entries[row["id"]] = of_life(known.get(about.message_id, {}), about.life)
+            entries = result.entries[row["id"]] = known.get((about.message_id, about.life), {})
             if is_complete(entries, self._flows):
                 result.complete.append(row)
             elif any(not entry.done for entry in entries.values()):

@@ -13,7 +13,7 @@ from itertools import islice
 from homing.delivery.batch import is_complete, was_delivered
 from homing.delivery.records import dead_letter_id
 from homing.delivery.stores import PipelineStores
-from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry, of_life
+from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
 from homing.message import ACKNOWLEDGED, DEAD
 
 _PAGE = 5_000
@@ -70,9 +70,9 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     books = Books(destinations={flow: Column() for flow in flows})
     while page := list(islice(states, _PAGE)):
         ids = [message_id for message_id, _, _ in page]
-        entries, batches = stores.ledger.entries(ids), stores.store.batches_of(ids)
+        entries, batches = stores.ledger.known(ids), stores.store.batches_of(ids)
         for message_id, state, life in page:
-            found = of_life(entries.get(message_id, {}), life)
+            found = entries.get((message_id, life), {})
             if dead_letter_id(stores.store.name, message_id) in dead or state == DEAD:
                 outcome = "dead_lettered"
             elif message_id in failed or state != ACKNOWLEDGED:

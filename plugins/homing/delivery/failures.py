@@ -10,7 +10,6 @@ from typing import Any
 from homing.delivery.records import FAILURE_TYPE, dead_letter_id
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
-from homing.ledger import of_life
 from homing.message import ACKNOWLEDGED, Message
 from homing.pipeline.failure import is_record
 from homing.stores.sql import SqlStore
@@ -158,12 +157,12 @@ def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool)
         # Whatever somebody else wrote there is no failure of a message.
         if each.state != ACKNOWLEDGED and each.content_type == FAILURE_TYPE and is_record(each.content)
     ]
-    known = stores.ledger.entries([each.content["message"]["id"] for each in waiting])
+    known = stores.ledger.known([each.content["message"]["id"] for each in waiting])
     for each in waiting:
         record = each.content
         message_id, life = record["message"]["id"], int(record["message"].get("sequence_number") or 0)
         # The record was true when it was written; the ledger also knows what replays have done since.
-        entries = of_life(known.get(message_id, {}), life)
+        entries = known.get((message_id, life), {})
         errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error}
         done = {flow: entry.result for flow, entry in entries.items() if entry.done}
         yield Failure(

@@ -10,7 +10,7 @@ from homing.delivery import records
 from homing.delivery.batch import DEFAULT_LEASE, Batch, Row
 from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
-from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence, of_life
+from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.pipeline import Drop, HandlerChain, MessageContext
 from homing.pipeline.failure import as_json, describe
 
@@ -51,7 +51,7 @@ def _rows(batch: Batch) -> list[Row]:
 
 def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, fence: Fence) -> Iterator[str]:
     message_id, _, life = records.subject(row)
-    known = of_life(stores.ledger.entries([message_id]).get(message_id, {}), life)
+    known = stores.ledger.known([message_id]).get((message_id, life), {})
     for entry in _entries(chain, row, known):
         # Right after the delivery: if this process dies now, that one delivery at most is made again.
         stores.ledger.record(fence, [entry])

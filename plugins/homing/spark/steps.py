@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from homing.calling.limits import Rate, share_rates
 from homing.delivery import records
 from homing.errors import ContentError, UnreadableMessageError
-from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
+from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, Message, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
@@ -93,10 +93,10 @@ def process(task: Task, batches: Iterator[pa.RecordBatch], stop: int | None = No
         for batch in batches:
             messages = list(rows_of(batch))
             subjects = [records.subject(row) for row in messages]
-            known = ledger.entries([about.message_id for about in subjects])
+            known = ledger.known([about.message_id for about in subjects])
             left: dict[int, Left] = {}
             for place, about in enumerate(subjects):
-                entries = of_life(known.get(about.message_id, {}), about.life) if known else {}
+                entries = known.get((about.message_id, about.life), {}) if known else {}
                 before = entries.get(SOURCE_FLOW)
                 if before is None or not (before.state == DROPPED or task.gave_up(before)):
                     done = _process(source, messages[place], about, before, recorder)
@@ -132,10 +132,10 @@ def go_on(
         for batch in batches:
             messages = list(rows_of(batch))
             # Whoever planned this left out what a worker died of, unless the crash was in this very flow.
-            known = task.ledger().entries([row["id"] for row in messages]) if task.fence.crashed else {}
+            known = task.ledger().known([row["id"] for row in messages]) if task.fence.crashed else {}
             left: dict[int, Left] = {}
             for place, row in enumerate(messages):
-                if not task.gave_up(known.get(row["id"], {}).get(flow_name)):
+                if not task.gave_up(known.get((row["id"], row["sequence"]), {}).get(flow_name)):
                     about = _about(row, flow_name)
                     done = _run(flow, partial(_context, row), about, left_out=left_out, recorder=recorder)
                     if done is not None:
@@ -250,11 +250,11 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
     ):
         for batch in batches:
             messages = [row for row in rows_of(batch) if task.held is None or row["id"] in task.held]
-            known = ledger.entries([row["id"] for row in messages])
+            known = ledger.known([row["id"] for row in messages])
             tally: Counter[str] = Counter()
             waiting = []
             for row in messages:
-                before = of_life(known.get(row["id"], {}), row["sequence"]).get(flow_name)
+                before = known.get((row["id"], row["sequence"]), {}).get(flow_name)
                 if before is not None and (before.done or task.gave_up(before)):
                     tally["skipped" if before.done else before.state] += 1
                 else:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from homing.delivery import Batch
 from homing.delivery.batch import Head
 from homing.errors import HandlerError, HomingError
-from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, of_life
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.pipeline import Drop
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow
@@ -165,8 +165,8 @@ class WholeBatch:
 
     def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
         """What the ledger has about these messages in this flow; without `done`, only what failed."""
-        entries = self.ledger.entries([head.message_id for head in heads])
-        found = {head.message_id: of_life(entries.get(head.message_id, {}), head.life).get(flow) for head in heads}
+        entries = self.ledger.known([head.message_id for head in heads])
+        found = {head.message_id: entries.get((head.message_id, head.life), {}).get(flow) for head in heads}
         return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
 
     def _gave_up(self, entry: Entry | None) -> bool:

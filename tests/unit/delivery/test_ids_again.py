@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from homing import Drop, HandlerChain, Message, destination, transformer
+from homing import Drop, HandlerChain, Message, MessageContext, destination, transformer
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
 from homing.delivery.replaying import replay_here
 from homing.ledger import DELIVERED, DROPPED, FAILED, Entry
@@ -86,14 +86,59 @@ def test_a_second_dead_letter_waits_in_the_failure_store(world: World) -> None:
 
 
 def test_what_is_recorded_of_an_earlier_message_says_nothing_of_a_later_one(world: World) -> None:
-    fence = world.stores.ledger.open_step("run", "step", 60)
+    ledger = world.stores.ledger
+    fence = ledger.open_step("run", "step", 60)
     failed = Entry("x", "lake", FAILED, life=5, at=1, batch_id="b")
-    world.stores.ledger.record(fence, [failed])
+    ledger.record(fence, [failed])
 
-    world.stores.ledger.record(fence, [failed._replace(state=DELIVERED, life=4, at=2)])
+    ledger.record(fence, [failed._replace(state=DELIVERED, life=4, at=2)])
 
-    (entry,) = world.stores.ledger.entries(["x"])["x"].values()
-    assert (entry.state, entry.life, entry.attempts, entry.deliveries) == (FAILED, 5, 1, 0)
+    states = {life: flows["lake"].state for (_, life), flows in ledger.known(["x"]).items()}
+    assert states == {4: DELIVERED, 5: FAILED}
+    assert ledger.entries(["x"])["x"]["lake"].life == 5, "people see the last one"
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_failed_message_is_replayed_although_a_later_one_of_its_id_was_delivered(world: World, dead: bool) -> None:
+    world.run(world.claimed("run 1", "v1")).settle()
+    if dead:
+        replay = world.batch("first replay")
+        replay.reclaim(["x"])
+        world.run(replay).finish_replay()
+    reached: list[object] = []
+
+    @destination(name="lake")
+    def back_again(ctx: MessageContext) -> None:
+        reached.append(ctx.get_content())
+
+    working = HandlerChain("orders", destinations_flow=[back_again])
+    later = world.claimed("run 2", "v2")
+    replay_here(world.stores, later, working)
+    later.settle()
+    assert reached == ["v2"]
+
+    replay = world.batch("replay")
+    assert replay.reclaim(replay.unfinished("run 1")) == 1
+    replay_here(world.stores, replay, working)
+    settled = replay.finish_replay()
+
+    assert (reached, settled.delivered) == (["v2", "v1"], 1)
+    assert contents(world.stores.failures) == contents(world.stores.dead_letters) == []
+
+
+def test_a_replay_holds_one_message_of_an_id_at_a_time_and_the_earlier_one_waits(world: World) -> None:
+    world.run(world.claimed("run 1", "v1")).settle()
+    replay = world.batch("replay 1")
+    replay.reclaim(["x"])
+    world.run(replay).finish_replay()
+    world.run(world.claimed("run 2", "v2")).settle()
+
+    both = world.batch("replay 2")
+
+    assert both.reclaim(["x"]) == 1
+    assert [head.life for head in both.heads()] == [2]
+    world.run(both).finish_replay()  # there is no room for a second dead letter: it waits where it was
+    assert (contents(world.stores.failures), contents(world.stores.dead_letters)) == (["v2"], ["v1"])
 
 
 def test_a_batch_of_which_plain_sql_has_acknowledged_a_message_goes_on(world: World, database: str) -> None:

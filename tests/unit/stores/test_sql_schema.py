@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from homing import open_store
 from homing.errors import ConfigurationError, MissingExtraError
+from homing.ledger import DELIVERED, FAILED, Entry
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import with_driver
 from tests.unit.stores.databases import execute, opened
@@ -49,6 +50,40 @@ def test_a_table_of_version_1_is_brought_up_to_date_with_its_messages(database: 
 
         assert {message.content for message in store.claim(10, partitions=[0, 1])} == {"old", "new"}
         assert store.count()["leased"] == 2
+
+
+_LEDGER_2 = """
+create table homing_orders__ledger (
+    message_id varchar(255) not null, flow varchar(255) not null, destination varchar(255) not null,
+    state varchar(16) not null, attempts integer not null, deliveries integer not null, result text, error text,
+    snapshot text, batch_id varchar(255) not null, run_id varchar(255) not null, life bigint default 0 not null,
+    time_recorded bigint not null, primary key (message_id, flow))
+"""
+
+
+def test_a_ledger_of_version_2_keeps_its_rows_and_takes_a_second_message_of_an_id(
+    database: str, engine: sa.Engine
+) -> None:
+    with opened(database) as store:
+        store.store("a")
+    for statement in (
+        _LEDGER_2,
+        "create index homing_orders__ledger_batch on homing_orders__ledger (batch_id, state)",
+        "insert into homing_orders__ledger values ('x', 'lake', '', 'failed', 1, 0, null, null, null, 'b', 'r', 1, 1)",
+        "insert into homing__tables (name, version) values ('homing_orders__ledger', 2)",
+    ):
+        execute(engine, statement)
+
+    with opened(database) as store:
+        ledger = store.ledger()
+        fence = ledger.open_step("run", "step", 60)
+        ledger.record(fence, [Entry("x", "lake", DELIVERED, life=2, batch_id="c")])
+
+        states = {life: flows["lake"].state for (_, life), flows in ledger.known(["x"]).items()}
+        assert states == {1: FAILED, 2: DELIVERED}
+        assert ledger.unfinished("b") == ["x"]
+    indexes = [index["name"] for index in sa.inspect(engine).get_indexes("homing_orders__ledger")]
+    assert indexes == ["homing_orders__ledger_batch"]
 
 
 def test_a_table_of_a_newer_version_is_refused(database: str, engine: sa.Engine) -> None:

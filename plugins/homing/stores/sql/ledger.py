@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError
-from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Ledger
+from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
 
-_KEYS = ("message_id", "flow")
+_KEYS = ("message_id", "life", "flow")
 # What a later record replaces as long as the row is not done.
 _REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
 
@@ -78,16 +78,16 @@ class SqlLedger(Ledger):
 
         self._database.write(work)
 
-    def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
+    def known(self, message_ids: Iterable[str]) -> Known:
         dialect = self._database.dialect
         ids = list(message_ids)
 
-        def work(connection: Connection) -> dict[str, dict[str, Entry]]:
-            found: dict[str, dict[str, Entry]] = {}
+        def work(connection: Connection) -> Known:
+            found: Known = {}
             for chunk in chunks(ids, dialect.chunk):
                 statement = sa.select(self._rows).where(dialect.among(self._rows.c.message_id, chunk))
                 for row in connection.execute(statement).mappings():
-                    found.setdefault(row["message_id"], {})[row["flow"]] = _to_entry(row)
+                    found.setdefault((row["message_id"], row["life"]), {})[row["flow"]] = _to_entry(row)
             return found
 
         return self._database.read(work)
@@ -136,36 +136,21 @@ class SqlLedger(Ledger):
 
     @cached_property
     def _upsert(self) -> sa.Insert:
-        """Insert, or change the row unless it is done; a second delivery is only counted, the same one again is not.
-
-        A row about an earlier message of the same id is out of date, and replaced as if it were not there; a record
-        about an earlier one changes nothing.
-        """
+        """Insert, or change the row unless it is done; a second delivery is only counted, the same one again is not."""
         c = self._rows.c
         # Literals: MySQL's driver takes parameters for the rows only.
         still_open = c.state.in_([sa.literal_column(f"'{FAILED}'"), sa.literal_column(f"'{PROCESSED}'")])
 
         def unless_done(name: str) -> Callable[[Any], Any]:
-            return lambda new: sa.case(
-                (c.life > new["life"], c[name]), (still_open | (c.life < new["life"]), new[name]), else_=c[name]
-            )
+            return lambda new: sa.case((still_open, new[name]), else_=c[name])
 
         def added(name: str) -> Callable[[Any], Any]:
-            return lambda new: sa.case(
-                (c.life < new["life"], new[name]),
-                (c.life > new["life"], c[name]),
-                (c.time_recorded == new["time_recorded"], c[name]),
-                else_=c[name] + new[name],
-            )
+            return lambda new: sa.case((c.time_recorded == new["time_recorded"], c[name]), else_=c[name] + new[name])
 
         changed = {name: added(name) for name in ("attempts", "deliveries")}
         changed |= {name: unless_done(name) for name in _REPLACED}
         # Last, and in this order: MySQL changes one after the other, and the others ask what these two were.
-        changed |= {
-            "time_recorded": lambda new: sa.case((c.life > new["life"], c.time_recorded), else_=new["time_recorded"]),
-            "state": unless_done("state"),
-            "life": lambda new: sa.case((c.life < new["life"], new["life"]), else_=c.life),
-        }
+        changed |= {"time_recorded": lambda new: new["time_recorded"], "state": unless_done("state")}
         return self._database.dialect.upsert_many(self._rows, _KEYS, changed)
 
     def _until(self, lease: float) -> int:

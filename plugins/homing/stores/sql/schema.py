@@ -148,12 +148,13 @@ def _index(name: str, columns: Sequence[Column[Any]], where: ColumnElement[bool]
 
 
 def ledger_table(store: str) -> Table:
-    """One row per (message, flow)."""
+    """One row per (message, flow). Which message of its id is its `life`: the sequence number it was stored under."""
     prefix = table_name(store)
     table = Table(
         f"{prefix}__ledger",
         MetaData(),
         Column("message_id", Key(255), primary_key=True),
+        Column("life", BigInteger, primary_key=True, autoincrement=False, server_default="0"),
         # The destination flow, or "" for the source flow. A flow behind a router delivers to one of several
         # destinations: `destination` says to which.
         Column("flow", Key(255), primary_key=True),
@@ -166,7 +167,6 @@ def ledger_table(store: str) -> Table:
         Column("snapshot", _LONG),
         Column("batch_id", Key(255), nullable=False),
         Column("run_id", Key(255), nullable=False),
-        Column("life", BigInteger, nullable=False, server_default="0"),
         Column("time_recorded", BigInteger, nullable=False),
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Table
@@ -17,7 +18,8 @@ from homing.stores.sql.schema import registry_table
 log = logging.getLogger(__name__)
 
 #: The schema this code reads and writes. 1: version 0.1, without a registry. 2: columns and indexes of the full store.
-VERSION = 2
+#: 3: the ledger's rows are of a message, no longer of an id.
+VERSION = 3
 
 _TUNING = (
     # Every message is written three times: stored, leased, settled. Room for all three on the page it is on, and in its
@@ -73,6 +75,9 @@ def _make(connection: Connection, table: Table) -> None:
         if column.name not in there:
             definition = CreateColumn(column).compile(dialect=connection.dialect)
             connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} ADD COLUMN {definition}")
+    key = [column.name for column in table.primary_key]
+    if set(inspector.get_pk_constraint(table.name)["constrained_columns"]) != set(key):
+        _change_key(connection, table, key)
     indexes = {index["name"] for index in inspector.get_indexes(table.name)}
     for index in table.indexes:
         if index.name not in indexes:
@@ -82,3 +87,22 @@ def _make(connection: Connection, table: Table) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({', '.join(_TUNING)})")
         for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
             connection.exec_driver_sql(f"ALTER INDEX {quote(name)} SET (fillfactor = 40)")
+
+
+def _change_key(connection: Connection, table: Table, key: Sequence[str]) -> None:
+    """Gives a table that is there its primary key of this version. All or nothing, on each of the databases."""
+    quote = connection.dialect.identifier_preparer.quote
+    name, columns = quote(table.name), ", ".join(map(quote, key))
+    if connection.dialect.name == "postgresql":
+        old = quote(f"{table.name}_pkey")
+        connection.exec_driver_sql(f"ALTER TABLE {name} DROP CONSTRAINT {old}, ADD PRIMARY KEY ({columns})")
+    elif connection.dialect.name == "sqlite":
+        # It cannot change a key. The indexes go with the old table, and are made again after this.
+        before = f"{table.name}__before"
+        connection.exec_driver_sql(f"ALTER TABLE {name} RENAME TO {quote(before)}")
+        connection.execute(CreateTable(table))
+        rows: sa.Select[Any] = sa.select(*(sa.column(column.name) for column in table.c)).select_from(sa.table(before))
+        connection.execute(table.insert().from_select(list(table.c), rows))
+        connection.exec_driver_sql(f"DROP TABLE {quote(before)}")
+    else:
+        connection.exec_driver_sql(f"ALTER TABLE {name} DROP PRIMARY KEY, ADD PRIMARY KEY ({columns})")
