@@ -15,7 +15,7 @@ from homing.airflow.sensor import StoreSensor
 from homing.airflow.settling import SettleOperator, SettleReplayOperator
 
 # A question that fails was not refused: Airflow lost it, or took an answer given at once for a task that died.
-_ASK = {"retries": 3, "retry_delay": timedelta(seconds=5)}
+_ASK: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
 # A settlement that fails waits for a database or an API server to come back, not for a message to be mended.
 _SETTLE = {"retries": 5, "retry_delay": timedelta(seconds=10), "retry_exponential_backoff": 2.0}
 
@@ -56,8 +56,9 @@ def make_replay_dag(
         )
         settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_SETTLE, **here).as_teardown()
         if approve_replays_above is not None:
-            asked = {"ids": select.output, "above": approve_replays_above}
-            approve = ApproveReplayOperator(task_id="approve", **asked, **_ASK, **here)
+            approve = ApproveReplayOperator(
+                task_id="approve", ids=select.output, above=approve_replays_above, **_ASK, **here
+            )
             select >> approve >> replay
         select >> replay >> settle
     return dag

@@ -10,7 +10,7 @@ from functools import partial, reduce
 from itertools import count
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
@@ -23,9 +23,10 @@ from homing.pipeline.flows import DestinationFlow
 from homing.pipeline.handlers import Handler
 from homing.spark import native, steps
 from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
-from homing.spark.datasource import register
 from homing.spark.hadoop import HadoopFiles
-from homing.spark.whole import Keep, WholeBatch, within
+from homing.spark.options import Place
+from homing.spark.parts import Parts
+from homing.spark.whole import Keep, WholeBatch
 from homing.stores import resolve_url
 
 log = logging.getLogger(__name__)
@@ -59,19 +60,20 @@ class Engine:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
         place, numbers = WorkDir(work_dir, HadoopFiles()), count()
         output = place.new_output(self.batch.run_id, self.fence.owner)
-        parts: dict[DataFrame, str] = {}
+        parts: dict[DataFrame, tuple[str, int]] = {}
 
         def keep(frame: DataFrame) -> DataFrame:
-            part = f"{output}/{next(numbers)}"
-            frame.write.mode("overwrite").parquet(part)
+            part, written = f"{output}/{next(numbers)}", Observation()
+            counted = frame.observe(written, F.count(F.lit(1)).alias("rows"))
+            counted.write.mode("overwrite").parquet(part)
             kept = self._parquet([part])
-            parts[kept] = part
+            parts[kept] = part, int(written.get["rows"])
             return kept
 
-        kept = self._processed(keep)
-        ready = sum(frame.count() for frame in kept)
+        kept = [parts[frame] for frame in self._processed(keep)]
+        ready = sum(rows for _, rows in kept)
         self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
-        place.publish(self.batch.run_id, [parts[frame] for frame in kept])
+        place.publish(self.batch.run_id, [part for part, _ in kept])
         log.info("batch %s: %d messages are ready to be delivered", self.batch.run_id, ready)
         return ready
 
@@ -109,22 +111,17 @@ class Engine:
         first = next(native.segments(processors), None)
         start = 0 if first is None or first.native else first.stop
         frames = []
-        register(self.spark)
         for held in self.batch.held():
-            stored = self._one_by_one(within(self._read(held), some))
+            parts = self._parts(held, some)
             plain = first is not None and first.native and not any(head.wrapped for head in self.batch.heads_of(held))
-            frames.append(_as_processed(stored) if plain else self._begin(stored, start))
+            frames.append(_as_processed(parts.read(self.spark)) if plain else self._begin(parts, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
         return self._through(_union(frames), SOURCE_FLOW, processors, start, checks)
 
-    def _begin(self, stored: DataFrame, stop: int) -> DataFrame:
+    def _begin(self, parts: Parts, stop: int) -> DataFrame:
         task = self._task()
-
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return steps.process(task, batches, stop)
-
-        return stored.mapInArrow(run, PROCESSED_DDL)
+        return parts.through(self.spark, lambda batches: steps.process(task, batches, stop), PROCESSED_DDL)
 
     def _through(
         self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, checks: list[native.Check]
@@ -194,12 +191,14 @@ class Engine:
     def _parquet(self, parts: Sequence[str]) -> DataFrame:
         return self.spark.read.schema(PROCESSED_DDL).parquet(*parts)
 
-    def _read(self, held: Held) -> DataFrame:
+    def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
+        """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
         dead = held.store is self.stores.dead_letters
         url = self.pipeline.dead_letter_store if dead else self.pipeline.store
-        reader = self.spark.read.format("homing").option("url", url).option("store", held.store.name)
-        parts = str(self.spark.sparkContext.defaultParallelism)
-        return reader.option("batch", self.batch.run_id).option("partitions", parts).load()
+        number = 1 if self.fence.crashed else self.spark.sparkContext.defaultParallelism
+        place = Place.of({"url": url, "store": held.store.name})
+        span = None if some is None else (some[0].row_id, some[-1].row_id)
+        return Parts.of(place, held.store, held.lease, number, span)
 
     def _task(self) -> steps.Task:
         tasks = 1 if self.fence.crashed else self.spark.sparkContext.defaultParallelism

@@ -100,7 +100,7 @@ class WholeBatch:
 
         def call(some: Sequence[Head]) -> None:
             checks: list[native.Check] = []
-            frame = through(within(processed, some), flow.name, flow.processors[:start], 0, checks)
+            frame = through(_within(processed, some), flow.name, flow.processors[:start], 0, checks)
             if flow.destination.dataframe:
                 total.update(self._hand_over(flow, frame, some, checks))
                 return
@@ -204,10 +204,8 @@ class WholeBatch:
             self.ledger.record(self.fence, rows[start : start + _CHUNK])
 
 
-def within(frame: DataFrame, some: Sequence[Head] | None) -> DataFrame:
-    """The rows of these messages, which stand in a row when ordered by id; all for None."""
-    if some is None:
-        return frame
+def _within(frame: DataFrame, some: Sequence[Head]) -> DataFrame:
+    """The rows of these messages, which stand in a row when ordered by id."""
     return frame.where(F.col("id").between(some[0].row_id, some[-1].row_id))
 
 

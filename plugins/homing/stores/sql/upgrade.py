@@ -101,7 +101,8 @@ def _change_key(connection: Connection, table: Table, key: Sequence[str]) -> Non
         before = f"{table.name}__before"
         connection.exec_driver_sql(f"ALTER TABLE {name} RENAME TO {quote(before)}")
         connection.execute(CreateTable(table))
-        rows: sa.Select[Any] = sa.select(*(sa.column(column.name) for column in table.c)).select_from(sa.table(before))
+        copied: list[Any] = [sa.column(column.name) for column in table.c]
+        rows = sa.select(*copied).select_from(sa.table(before))
         connection.execute(table.insert().from_select(list(table.c), rows))
         connection.exec_driver_sql(f"DROP TABLE {quote(before)}")
     else:
