@@ -42,7 +42,7 @@ class AirflowTimeoutError(AirflowApiError):
     """What was waited for did not happen in time; the text says what was seen last."""
 
 
-def wait_until(check: Callable[[], T | None], *, timeout: float, what: Callable[[], str], every: float = 0.25) -> T:
+def wait_until(check: Callable[[], T | None], *, timeout: float, what: Callable[[], str], every: float = 0.5) -> T:
     """The first value of `check` that is not None; after `timeout` seconds AirflowTimeoutError is raised."""
     deadline = time.monotonic() + timeout
     while (found := check()) is None:

@@ -77,7 +77,7 @@ class OrdersPipeline:
                 return books
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not settled after {timeout:.0f} s; replays {replays}\n{books}")
-            time.sleep(1)
+            time.sleep(2)
 
     def _progress(self, books: Books) -> str:
         total = books.total

@@ -24,6 +24,16 @@ os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
 #: What is dear to start, and is started once by each process of the tests that needs it.
 SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql", "servicebus")
+#: What takes longest, first: the short tests fill the gaps that it leaves at the end.
+LONGEST = ("airflow", "spark", "test_delivery_dag")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        words = re.findall(r"\w+", item.nodeid)
+        return next((place for place, thing in enumerate(LONGEST) if thing in words), len(LONGEST))
+
+    items.sort(key=turn)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -1,4 +1,4 @@
-"""One real Airflow for the whole test run: scheduler, triggerer, DAG processor and API server on the worked example."""
+"""One real Airflow for all tests of this folder: scheduler, triggerer, DAG processor and API server on the worked example."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def bundle(name: str, path: Path | None = None) -> dict[str, Any]:
     return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": kwargs}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipeline]:
     orders = OrdersPipeline(tmp_path_factory.mktemp("orders"))
     orders.airflow.env |= {
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("dags-folder"), bundle("tests", DAGS)]),
+        # These files do not change while the tests run.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "ARRIVALS_STORE": f"sqlite:///{orders.home}/arrivals.db?store=arrivals",
         "APPROVED_STORE": f"sqlite:///{orders.home}/approved.db?store=approved",
         "APPROVED_DEAD_LETTERS": f"sqlite:///{orders.home}/approved.db?store=approved_dead",
