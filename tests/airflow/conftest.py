@@ -1,4 +1,4 @@
-"""One real Airflow for all tests of this folder: scheduler, triggerer, DAG processor and API server on the worked example."""
+"""One real Airflow for all tests of this folder: scheduler, triggerer, DAG processor, API server on the worked example."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bundle(name: str, path: Path | None = None) -> dict[str, Any]:
     return {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": kwargs}
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipeline]:
     orders = OrdersPipeline(tmp_path_factory.mktemp("orders"))
     orders.airflow.env |= {
@@ -33,3 +33,11 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipelin
     }
     with orders.airflow:
         yield orders
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends it after the last of them: idle, it would take its part of the machine from the tests that follow."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, OrdersPipeline):
+                value.airflow.stop()
