@@ -1,4 +1,4 @@
-"""One real Airflow for all tests of this folder: scheduler, triggerer, DAG processor, API server on the worked example."""
+"""One real Airflow for all tests of this folder, with its four processes, on the worked example."""
 
 from __future__ import annotations
 

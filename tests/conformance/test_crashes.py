@@ -24,8 +24,20 @@ def start(role: str, place: Place, *arguments: object) -> subprocess.Popen[str]:
     if not place.subject.processes:
         pytest.skip(f"{place.subject.name} lives in one process")
     command = [sys.executable, str(_WORKERS), role, place.url, *map(str, arguments)]
-    _started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    _started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
     return _started[-1]
+
+
+def start_together(number: int, role: str, place: Place, *arguments: object) -> list[subprocess.Popen[str]]:
+    """Starts so many, and lets them begin once all are there: otherwise the first may be done before the second."""
+    started = [start(role, place, *arguments, "together") for _ in range(number)]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+    return started
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +75,7 @@ def test_many_processes_share_a_store_out_and_each_message_is_delivered_once(pla
     with place.open() as store:
         for number in range(count):
             store.store(str(number))
-        consumers = [start("consume", place, 1) for _ in range(processes)]
+        consumers = start_together(processes, "consume", place, 1)
         delivered = [output(consumer) for consumer in consumers]
 
     assert Counter(number for one in delivered for number in one) == Counter(map(str, range(count)))

@@ -20,9 +20,15 @@ def die_holding(url: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def consume(url: str, idle: str) -> None:
-    """Prints the content of each message it has acknowledged, until there was none for `idle` seconds."""
+def consume(url: str, idle: str, together: str = "") -> None:
+    """Prints the content of each message it has acknowledged, until there was none for `idle` seconds.
+
+    With `together`, it says when it is ready and begins when its input is closed.
+    """
     with open_store(url) as store:
+        if together:
+            print("ready", flush=True)
+            sys.stdin.read()
         last = time.monotonic()
         while time.monotonic() - last < float(idle):
             try:
