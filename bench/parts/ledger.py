@@ -16,7 +16,7 @@ from bench.figures import Row
 from bench.rounds import Case, Comparison, rows, take_turns
 from bench.scale import Scale
 from bench.services import Services
-from homing.ledger import Fence, Ledger
+from homing.ledger import Fence, Known, Ledger
 from homing.spark import steps
 from homing.spark.columns import PROCESSED, to_batch
 from homing.stores import open_store
@@ -40,7 +40,7 @@ class NoLedger(Ledger):
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
         return Fence(run_id, step, "")
 
-    def entries(self, message_ids: Any) -> dict[str, Any]:
+    def known(self, message_ids: Any) -> Known:
         return {}
 
     def unfinished(self, batch_id: str) -> list[str]:

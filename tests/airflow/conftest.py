@@ -25,8 +25,6 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipelin
     orders = OrdersPipeline(tmp_path_factory.mktemp("orders"))
     orders.airflow.env |= {
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("dags-folder"), bundle("tests", DAGS)]),
-        # These files do not change while the tests run.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         "ARRIVALS_STORE": f"sqlite:///{orders.home}/arrivals.db?store=arrivals",
         "APPROVED_STORE": f"sqlite:///{orders.home}/approved.db?store=approved",
         "APPROVED_DEAD_LETTERS": f"sqlite:///{orders.home}/approved.db?store=approved_dead",
