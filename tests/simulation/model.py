@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from homing.errors import LeaseLostError, NotInFlightError
-from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence
+from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Known
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, Message
 from homing.store import CRASHED, BatchLease
 from homing.stores.sql import rows
@@ -169,11 +169,11 @@ class ModelLedger:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._entries: dict[str, dict[str, Entry]] = {}
+        self._known: Known = {}
         self._steps: dict[tuple[str, str], tuple[str, int, str | None]] = {}
 
     def reset(self) -> None:
-        self._entries.clear()
+        self._known.clear()
         self._steps.clear()
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
@@ -202,27 +202,28 @@ class ModelLedger:
         for key in [key for key in self._steps if key[0] == run_id]:
             del self._steps[key]
 
-    def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
-        return {one: dict(self._entries[one]) for one in message_ids if one in self._entries}
+    def known(self, message_ids: Iterable[str]) -> Known:
+        wanted = set(message_ids)
+        return {key: dict(flows) for key, flows in self._known.items() if key[0] in wanted}
 
     def unfinished(self, batch_id: str) -> list[str]:
         return sorted(
-            one
-            for one, flows in self._entries.items()
-            if any(entry.batch_id == batch_id and entry.state == FAILED for entry in flows.values())
+            {
+                message_id
+                for (message_id, _), flows in self._known.items()
+                if any(entry.batch_id == batch_id and entry.state == FAILED for entry in flows.values())
+            }
         )
 
     def _add(self, new: Entry) -> None:
-        flows = self._entries.setdefault(new.message_id, {})
+        flows = self._known.setdefault((new.message_id, new.life), {})
         old = flows.get(new.flow)
-        if old is None or old.life < new.life:
+        if old is None:
             flows[new.flow] = new
-            return
-        if old.life > new.life:
             return
         sums = {"attempts": old.attempts + new.attempts, "deliveries": old.deliveries + new.deliveries}
         kept = new if old.state in (FAILED, PROCESSED) else old
-        flows[new.flow] = kept._replace(**sums, life=old.life)
+        flows[new.flow] = kept._replace(**sums)
 
     def _check(self, fence: Fence) -> None:
         owner, expires, _ = self._steps.get((fence.run_id, fence.step), ("", 0, None))

@@ -113,7 +113,7 @@ class World:
             # The machine itself does not die here, so nothing need be forced to the disk.
             sa.event.listen(opened._database._engine, "connect", _without_fsync)
             opened.count()
-        stores.ledger.entries(["make the tables"])
+        stores.ledger.known(["make the tables"])
         return stores
 
     def reset(self) -> None:
