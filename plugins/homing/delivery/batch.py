@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
@@ -37,8 +37,7 @@ class Held:
     lease: BatchLease
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """A message of a batch without its content: its row's id, and what the ledger knows it by.
 
     `wrapped` says that the row is the record of a failure of that message.

@@ -121,7 +121,7 @@ class Engine:
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
         task = self._task()
-        return parts.through(self.spark, lambda batches: steps.process(task, batches, stop), PROCESSED_DDL)
+        return parts.through(self.spark, lambda read: steps.process(task, read, stop), PROCESSED_DDL)
 
     def _through(
         self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, checks: list[native.Check]

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from homing.spark.columns import STORED_DDL
 from homing.spark.options import Place
+from homing.spark.pages import Page
 from homing.spark.reading import Range, held_by, read_range
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
-from homing.stores.sql.scans import ALL, Condition
+from homing.stores.sql.scans import Condition
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -38,14 +39,14 @@ class Parts:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The messages as they are in the store."""
-        return self.through(spark, lambda batches: batches, STORED_DDL)
+        return self.through(spark, lambda pages: (page.batch for page in pages), STORED_DDL)
 
-    def through(self, spark: SparkSession, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
+    def through(self, spark: SparkSession, work: Callable[[Iterator[Page]], Batches], schema: str) -> DataFrame:
         """What `work` makes of the messages, part by part."""
 
         def run(numbers: Batches) -> Batches:
             mine = [self.ranges[number.as_py()] for batch in numbers for number in batch.column(0)]
-            return work(batch for part in mine for batch in read_range(self.place, part, ALL))
+            return work(page for part in mine for page in read_range(self.place, part))
 
         number = len(self.ranges)
         return spark.range(0, number, 1, max(1, number)).mapInArrow(run, schema)

@@ -21,8 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 from homing.errors import ConfigurationError
-from homing.spark.columns import STORED, tuples_to_batch
+from homing.spark.columns import STORED
 from homing.spark.options import Place, number
+from homing.spark.pages import ROW, Page
 from homing.store import BatchLease
 from homing.stores.sql.scans import ALL, DEAD, WAITING, Condition
 
@@ -87,7 +88,7 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):  # Spark makes another of no partitions at all
-            yield from read_range(self._place, partition, self._which)
+            yield from (page.batch for page in read_range(self._place, partition, self._which))
 
 
 def held_by(lease: BatchLease) -> tuple[Condition, ...]:
@@ -99,14 +100,11 @@ def held_by(lease: BatchLease) -> tuple[Condition, ...]:
     )
 
 
-def read_range(place: Place, part: Range, which: str) -> Iterator[pa.RecordBatch]:
-    """The messages of a range in Arrow batches."""
+def read_range(place: Place, part: Range, which: str = ALL) -> Iterator[Page]:
+    """The messages of a range, page by page."""
     with place.open_sql("cannot be read by Spark") as store:
-        pages = store.scans().pages(
-            STORED.names, part.after, part.upto, which=which, conditions=part.conditions, page=_PAGE
-        )
-        for page in pages:
-            yield tuples_to_batch(page, STORED)
+        scan = store.scans().pages(ROW, part.after, part.upto, which=which, conditions=part.conditions, page=_PAGE)
+        yield from map(Page.of_rows, scan)
 
 
 def cut(after: int, upto: int, parts: int, conditions: tuple[Condition, ...] = ()) -> list[InputPartition]:

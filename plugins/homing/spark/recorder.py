@@ -36,7 +36,8 @@ class Recorder:
         self._fence = fence
         self._part = part
         self._turn: Fence | None = None
-        self._careful = fence.crashed
+        #: Whether each message is to be named before it is handled.
+        self.careful = fence.crashed
         self._pending: list[Entry] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -45,7 +46,7 @@ class Recorder:
 
     def begin(self, entry: Entry) -> None:
         """Says, after a crash, which message is in hand: `entry` is what to record should the worker die of it."""
-        if self._careful:
+        if self.careful:
             suspect = [entry.message_id, entry.flow, entry.batch_id, entry.life]
             self._ledger.suspect(self._fence, encode_json(suspect))
 
@@ -56,7 +57,7 @@ class Recorder:
             full = len(self._pending) >= CHUNK
         if self._error is not None:
             raise self._error  # what is pending is recorded on the way out
-        if self._careful:
+        if self.careful:
             self._flush(suspect=True)
         elif full:
             self._flush()
@@ -74,7 +75,7 @@ class Recorder:
         self._thread.join()
         # Also on the way out of an error: what was delivered was delivered. And with nothing to record, too: a task
         # that was given up long ago is to notice.
-        self._flush(suspect=self._careful)
+        self._flush(suspect=self.careful)
 
     def _take_turn(self, part: TaskContext) -> None:
         name = f"{self._fence.owner}/{part.stageId()}/{part.partitionId()}"

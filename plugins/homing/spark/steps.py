@@ -12,22 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from homing.calling.limits import Rate, share_rates
 from homing.delivery import records
-from homing.errors import ContentError, UnreadableMessageError
+from homing.errors import ContentError
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, Message, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.outcome import Ended
+from homing.spark import pages
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
-from homing.spark.columns import TALLY, UNFIT, rows_of, to_batch
+from homing.spark.columns import STORED, TALLY, rows_of, to_batch
 from homing.spark.lanes import Lanes
 from homing.spark.recorder import Recorder
 from homing.stores import open_store
@@ -85,40 +86,28 @@ def _ledger(store_url: str) -> Ledger:
 # -- the source flow -------------------------------------------------------------------------------------------
 
 
-def process(task: Task, batches: Iterator[pa.RecordBatch], stop: int | None = None) -> Iterator[pa.RecordBatch]:
+def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
     """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
     chain, ledger = task.load_chain(), task.ledger()
-    source = SourceFlow(chain.source.processors[:stop])
     with task.recorder() as recorder:
-        for batch in batches:
-            messages = list(rows_of(batch))
-            subjects = [records.subject(row) for row in messages]
+        leg = Leg(SourceFlow(chain.source.processors[:stop]), SOURCE_FLOW, DROPPED, recorder)
+        for page in read:
+            subjects = list(map(pages.subject, page.rows))
             known = ledger.known([about.message_id for about in subjects])
-            left: dict[int, Left] = {}
-            for place, about in enumerate(subjects):
-                entries = known.get((about.message_id, about.life), {}) if known else {}
-                before = entries.get(SOURCE_FLOW)
-                if before is None or not (before.state == DROPPED or task.gave_up(before)):
-                    done = _process(source, messages[place], about, before, recorder)
-                    if done is not None:
-                        left[place] = _write_down(messages[place], done)
-            yield _written(batch, messages, left)
-
-
-def _process(
-    source: SourceFlow, row: Row, subject: records.Subject, before: Entry | None, recorder: Recorder
-) -> MessageContext | None:
-    """The message after the source flow, or None when it was dropped or failed."""
-    about = subject.entry(SOURCE_FLOW, FAILED)
-
-    def begin() -> MessageContext:
-        origin = _origin(row)
-        return MessageContext(origin.message, dict(origin.properties))
-
-    done = _run(source, begin, about, left_out=DROPPED, recorder=recorder)
-    if done is not None and before is not None and not before.done:
-        recorder.add(about._replace(state=PROCESSED))
-    return done
+            left = Left()
+            for place, (row, about) in enumerate(zip(page.rows, subjects, strict=True)):
+                before = known.get((about.message_id, about.life), {}).get(SOURCE_FLOW) if known else None
+                if before is not None and (before.state == DROPPED or task.gave_up(before)):
+                    continue
+                done = leg.run(pages.begin, row, about.entry)
+                if done is None:
+                    continue
+                if before is not None and not before.done:
+                    recorder.add(about.entry(SOURCE_FLOW, PROCESSED))
+                left.add(place, done)
+                if pages.claims_failure(row):
+                    left.instead[place] = _unwrapped(pages.as_dict(row), done.message)
+            yield left.of(page.batch)
 
 
 def go_on(
@@ -127,75 +116,86 @@ def go_on(
     """Runs these processors of a flow over messages that others have processed before."""
     chain = task.load_chain()
     processors = chain.source.processors if flow_name == SOURCE_FLOW else _flow(chain, flow_name).processors
-    flow, left_out = SourceFlow(processors[start:stop]), DROPPED if flow_name == SOURCE_FLOW else FILTERED
+    left_out = DROPPED if flow_name == SOURCE_FLOW else FILTERED
     with task.recorder() as recorder:
+        leg = Leg(SourceFlow(processors[start:stop]), flow_name, left_out, recorder)
         for batch in batches:
             messages = list(rows_of(batch))
             # Whoever planned this left out what a worker died of, unless the crash was in this very flow.
             known = task.ledger().known([row["id"] for row in messages]) if task.fence.crashed else {}
-            left: dict[int, Left] = {}
+            left = Left()
             for place, row in enumerate(messages):
                 if not task.gave_up(known.get((row["id"], row["sequence"]), {}).get(flow_name)):
-                    about = _about(row, flow_name)
-                    done = _run(flow, partial(_context, row), about, left_out=left_out, recorder=recorder)
+                    done = leg.run(_context, row, partial(_about, row))
                     if done is not None:
-                        left[place] = _write_down(row, done)
-            yield _written(batch, messages, left)
+                        left.add(place, done)
+            yield left.of(batch)
 
 
-def _run(
-    flow: SourceFlow, begin: Callable[[], MessageContext], about: Entry, *, left_out: str, recorder: Recorder
-) -> MessageContext | None:
-    """The message after these processors, or None when it was left out by a rule or failed."""
-    recorder.begin(about)
-    try:
-        context = begin()
-        flow.run(context)
-    except Drop as drop:
-        recorder.add(about._replace(state=left_out, result=as_json(str(drop))))
-    except HandlerError as error:
-        recorder.add(_failure(about, error))
-    except ContentError as error:
-        recorder.add(about._replace(error=describe(error, "read", 1)))
-    else:
-        return context
-    return None
+@dataclass(frozen=True)
+class Leg:
+    """Some processors of a flow, and what is recorded of messages that end in them."""
+
+    flow: SourceFlow
+    name: str
+    left_out: str
+    recorder: Recorder
+
+    def run(
+        self, begin: Callable[[Any], MessageContext], row: Any, about: Callable[[str, str], Entry]
+    ) -> MessageContext | None:
+        """The message after these processors, or None when it was left out by a rule or failed."""
+        if self.recorder.careful:
+            self.recorder.begin(about(self.name, FAILED))
+        try:
+            context = begin(row)
+            self.flow.run(context)
+        except Drop as drop:
+            self.recorder.add(about(self.name, self.left_out)._replace(result=as_json(str(drop))))
+        except HandlerError as error:
+            self.recorder.add(_failure(about(self.name, FAILED), error))
+        except ContentError as error:
+            self.recorder.add(about(self.name, FAILED)._replace(error=describe(error, "read", 1)))
+        else:
+            return context
+        return None
 
 
-class Left(NamedTuple):
-    """What the processors left of a message, written down at once: thousands of contexts kept until the end of the
-    batch would be looked through by the garbage collector again and again."""
+class Left:
+    """What the processors left of a page, written down at once: thousands of contexts kept until the end of it would be
+    looked through by the garbage collector again and again."""
 
-    message: str
-    encoding: str
-    properties: str
-    #: The row of the message, where the row that was read recorded its failure.
-    instead: Row | None
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.written: dict[str, list[str]] = {"message": [], "encoding": [], "properties": []}
+        #: The rows of messages, where those that were read recorded their failures, by place.
+        self.instead: dict[int, Row] = {}
+
+    def add(self, place: int, context: MessageContext) -> None:
+        encoded, properties = context.write_down()
+        self.places.append(place)
+        self.written["message"].append(encoded.body)
+        self.written["encoding"].append(encoded.encoding)
+        self.written["properties"].append(properties)
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What is left of this batch, with the contents and properties as they are now."""
+        rest = batch if len(self.places) == batch.num_rows else batch.take(pa.array(self.places, pa.int64()))
+        if self.instead:
+            instead = [self.instead.get(place, row) for place, row in zip(self.places, rows_of(rest), strict=True)]
+            rest = to_batch(instead, STORED)
+        # The other columns stay as they are: most are empty, and making Python objects of them costs the most.
+        columns = [
+            pa.array(self.written[field.name], field.type)
+            if field.name in self.written
+            else rest.column(field.name).cast(field.type)
+            for field in PROCESSED_COLUMNS
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=PROCESSED_COLUMNS)
 
 
-def _write_down(row: Row, context: MessageContext) -> Left:
-    encoded, properties = context.write_down()
-    instead = _unwrapped(row, context.message) if records.is_failure(row) else None
-    return Left(encoded.body, encoded.encoding, properties, instead)
-
-
-def _written(batch: pa.RecordBatch, messages: list[Row], left: dict[int, Left]) -> pa.RecordBatch:
-    """What is left of a batch, with the contents and properties as they are now."""
-    if any(one.instead is not None for one in left.values()):
-        whole = [{**(one.instead or messages[place]), **one._asdict()} for place, one in left.items()]
-        return to_batch(whole, PROCESSED_COLUMNS)
-    changed = {name: [getattr(one, name) for one in left.values()] for name in ("message", "encoding", "properties")}
-    # The other columns stay as they are: most are empty, and making Python objects of them costs the most.
-    rest = batch if len(left) == batch.num_rows else batch.take(pa.array(list(left), pa.int64()))
-    columns = [
-        pa.array(changed[field.name], field.type) if field.name in changed else rest.column(field.name).cast(field.type)
-        for field in PROCESSED_COLUMNS
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=PROCESSED_COLUMNS)
-
-
-def _about(row: Row, flow_name: str) -> Entry:
-    return Entry(row["id"], flow_name, FAILED, batch_id=row["batch_id"], life=row["sequence"])
+def _about(row: Row, flow_name: str, state: str = FAILED) -> Entry:
+    return Entry(row["id"], flow_name, state, batch_id=row["batch_id"], life=row["sequence"])
 
 
 def _context(row: Row) -> MessageContext:
@@ -207,12 +207,6 @@ def _flow(chain: HandlerChain, name: str) -> DestinationFlow:
     flow = next(flow for flow in chain.flows if flow.name == name)
     assert isinstance(flow, DestinationFlow)
     return flow
-
-
-def _origin(row: Row) -> records.Origin:
-    if row["encoding"] == UNFIT:
-        raise UnreadableMessageError(f"message {row['id']} has values its columns do not allow: {row['message']}")
-    return records.origin_of(row)
 
 
 def _unwrapped(row: Row, message: Message) -> Row:

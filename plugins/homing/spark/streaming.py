@@ -12,7 +12,6 @@ from homing.errors import ConfigurationError
 from homing.spark.options import Place, number
 from homing.spark.reading import Range, cut, read_range
 from homing.stores.sql import SqlStore
-from homing.stores.sql.scans import ALL
 
 _DEFAULT_PARTITIONS = 2
 _DEFAULT_GRACE = 5.0
@@ -61,7 +60,7 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):
-            yield from read_range(self._place, partition, ALL)
+            yield from (page.batch for page in read_range(self._place, partition))
 
     def _open(self) -> SqlStore:
         return self._place.open_sql(_ABILITY)

@@ -15,6 +15,7 @@ from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_sto
 from homing.delivery.failures import Failure, read_failures
 from homing.spark import steps
 from homing.spark.columns import STORED, to_batch
+from homing.spark.pages import Page
 
 MODULE = """
 from homing import HandlerChain, destination
@@ -51,7 +52,7 @@ class World:
         assert batch.heads()
         for held in batch.held():
             stored = to_batch(held.store.batch_rows(held.lease), STORED)
-            for _ in steps.deliver(task, "crm", steps.process(task, iter([stored]))):
+            for _ in steps.deliver(task, "crm", steps.process(task, iter([Page.of_batch(stored)]))):
                 pass
 
     def failures(self) -> list[Failure]:

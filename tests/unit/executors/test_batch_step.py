@@ -13,6 +13,7 @@ import pytest
 from homing.ledger import DELIVERED, FAILED, Ledger
 from homing.spark import steps
 from homing.spark.columns import STORED, rows_of, to_batch
+from homing.spark.pages import Page
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -121,7 +122,7 @@ def run(
     fence = store.ledger().open_step("run-1", "deliver", 60)
     task = steps.Task(f"orders_in_batches:{chain}", url, fence, rate=rate)
     stored = to_batch(store.batch_rows(held), STORED)
-    processed = list(steps.process(task, iter([stored])))
+    processed = list(steps.process(task, iter([Page.of_batch(stored)])))
     tally = [row for batch in steps.deliver(task, flow, iter(processed)) for row in rows_of(batch)]
     return {row["state"]: row["messages"] for row in tally}, ids
 
@@ -150,7 +151,7 @@ def test_messages_that_are_done_are_in_no_batch(module: Any, store: SqlStore, tm
     held = store.held_batch("run-1")
     assert held is not None
     task = steps.Task("orders_in_batches:chain", url, store.ledger().open_step("run-1", "deliver", 60))
-    processed = list(steps.process(task, iter([to_batch(store.batch_rows(held), STORED)])))
+    processed = list(steps.process(task, iter([Page.of_batch(to_batch(store.batch_rows(held), STORED))])))
     tally = [row for batch in steps.deliver(task, "lake", iter(processed)) for row in rows_of(batch)]
     assert {row["state"]: row["messages"] for row in tally} == {"skipped": 9, FAILED: 1}
     assert module.calls == [[3]]

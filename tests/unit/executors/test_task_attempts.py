@@ -20,6 +20,7 @@ from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.ledger import DELIVERED, Entry, Fence
 from homing.spark import steps
 from homing.spark.columns import STORED, to_batch
+from homing.spark.pages import Page
 from homing.spark.recorder import Recorder
 from homing.stores import open_store
 from homing.stores.sql import SqlLedger, SqlStore
@@ -76,7 +77,7 @@ def processed(store: SqlStore, url: str, number: int) -> tuple[steps.Task, list[
     task = steps.Task("orders_tried_again:chain", url, store.ledger().open_step("run", "deliver.crm", 600))
     stored = to_batch(store.batch_rows(held), STORED)
     parts = [stored.slice(start, 10) for start in range(0, number, 10)]
-    return task, list(steps.process(task, iter(parts)))
+    return task, list(steps.process(task, map(Page.of_batch, parts)))
 
 
 def deliver(task: steps.Task, batches: Iterator[pa.RecordBatch]) -> None:

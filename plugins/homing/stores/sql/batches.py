@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.database import Database, chunks
+from homing.stores.sql.database import Database, chunks, fetch
 
 #: The id of a message whose own is no text begins so, and goes on with its sequence number.
 _RENAMED = "homing-no-text-"
@@ -49,17 +49,19 @@ class Batches:
         self, held: BatchLease, after: int, upto: int | None, page: int, columns: Sequence[str] | None
     ) -> Iterator[dict[str, Any]]:
         c = self._table.c
-        wanted = list(c) if columns is None else [c[name] for name in columns]
-        statement = sa.select(*wanted).where(*self._mine(held)).order_by(c.sequence).limit(page)
+        names = c.keys() if columns is None else list(columns)
+        place = names.index("sequence")
+        statement = sa.select(*(c[name] for name in names)).where(*self._mine(held)).order_by(c.sequence).limit(page)
         if upto is not None:
             statement = statement.where(c.sequence <= upto)
         while True:
             one = statement.where(c.sequence > after)
-            found = self._database.read(lambda connection, one=one: connection.execute(one).mappings().all())  # type: ignore[misc]
-            yield from (dict(row) for row in found)
+            found = self._database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
+            for row in found:
+                yield dict(zip(names, row, strict=True))
             if len(found) < page:
                 return
-            after = found[-1]["sequence"]
+            after = found[-1][place]
 
     def ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         c = self._table.c

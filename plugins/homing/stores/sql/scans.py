@@ -54,7 +54,7 @@ class Scans:
         which: str = ALL,
         conditions: Sequence[Condition] = (),
         page: int = 1000,
-    ) -> Iterator[Sequence[Sequence[Any]]]:
+    ) -> Iterator[Sequence[tuple[Any, ...]]]:
         """The values of these columns, `sequence` the first of them, row by row and in order of it."""
         c = self._table.c
         statement = sa.select(*(c[name] for name in columns)).where(*self._wanted(which, conditions))
