@@ -26,7 +26,10 @@ def slow(ctx: MessageContext) -> None:
         os.kill(executor(), signal.SIGKILL)
         time.sleep(60)
     folder = Path(os.environ["SPARK_CHAIN_OUT"])
-    (folder / f"code-{os.getpid()}").write_text(str(homing.__file__))
+    code = folder / f"code-{os.getpid()}"
+    if not code.is_symlink():
+        # Whole or not at all: the process may be killed at any moment.
+        code.symlink_to(str(homing.__file__))
     with (folder / f"slow-{os.getpid()}").open("a") as file:
         file.write(f"{ctx.get_content()['n']}\n")
     time.sleep(0.02)
