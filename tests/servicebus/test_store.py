@@ -11,7 +11,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from homing import Message, open_store
+from homing import Message, bus, open_store
+from homing.bus import MessageReceiver, MessageSender
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -124,6 +125,62 @@ def test_messages_of_others_are_read_as_what_they_are(
     assert got[3].id.startswith(f"{name}-"), "without an id, its place in the queue is one, and stays so"
     store.acknowledge(got[3], success=False)
     assert take(store).id == got[3].id
+
+
+def test_what_a_sender_of_the_bus_wrote_on_a_message_is_its_headers(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    properties = {"text": "x", "number": 7, "share": 0.5, "yes": True, "none": None}
+    with MessageSender(servicebus.connection_string, queue=name) as sender:
+        sender.send(bus.Message(body={"n": 1}, message_id="m1", application_properties=properties))
+
+    message = take(store)
+
+    assert (message.id, message.content, message.headers) == ("m1", {"n": 1}, properties)
+    store.dead_letter(message, reason="no", description="not this")
+    (dead,) = store.peek(dead=True)
+    assert dead.headers == properties, "the reason is not one of them"
+
+
+def test_what_the_store_wrote_on_a_message_is_received_by_the_bus(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    store.store(Message("m1", "a", headers={"trace": "x", "n": 7, "list": [1, None]}, priority=3))
+    with MessageReceiver(servicebus.connection_string, queue=name) as receiver:
+        message = receiver.receive(server_wait_time=20)
+        assert message is not None
+        receiver.complete(message)
+
+    assert message.application_properties == {"trace": "x", "n": 7, "list": "[1,null]"}
+    with MessageSender(servicebus.connection_string, queue=name) as sender:
+        sender.send(message)
+    assert take(store).headers == {"trace": "x", "n": 7, "list": "[1,null]"}
+
+
+def test_properties_that_no_header_can_be_are_texts(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    known = uuid.uuid4()
+    client = ServiceBusClient.from_connection_string(servicebus.connection_string)
+    with client, client.get_queue_sender(name) as sender:
+        sender.send_messages(ServiceBusMessage("a", application_properties={"id": known}))
+
+    assert take(store).headers == {"id": str(known)}
+
+
+def test_a_message_without_an_id_is_another_one_in_a_queue_that_was_made_anew(
+    servicebus: ServiceBusServer, name: str
+) -> None:
+    ids = []
+    for _ in range(2):
+        servicebus.call(lambda: servicebus.broker.make_queue(name, Settings()))
+        client = ServiceBusClient.from_connection_string(servicebus.connection_string)
+        with client, client.get_queue_sender(name) as sender:
+            sender.send_messages(AmqpAnnotatedMessage(value_body="the first of its queue"))
+        with open_one(servicebus, name) as store:
+            ids.append(take(store).id)
+
+    assert ids[0] != ids[1]
 
 
 def test_what_cannot_be_decoded_is_a_dead_letter_and_holds_up_nothing(
