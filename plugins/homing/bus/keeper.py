@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from homing.errors import HomingError, StoreUnavailableError
+from homing.errors import LeaseLostError, NotInFlightError
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +90,10 @@ class LockKeeper:
             return
         try:
             kept.every = max(kept.renew() * _RENEW_AT, _SHORTEST)
-        except StoreUnavailableError as error:
-            kept.every = max(kept.every / 2, _SHORTEST)
-            log.warning("the lock on %s was not renewed yet: %s", kept.lock, error)
-        except HomingError as error:
+        except (LeaseLostError, NotInFlightError) as error:
             self.forget(key)
             log.warning("the lock on %s is not renewed any more: %s", kept.lock, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this lock is tried again and the others are kept
+            kept.every = max(kept.every / 2, _SHORTEST)
+            log.warning("the lock on %s was not renewed yet: %s", kept.lock, error)
         kept.next = time.monotonic() + kept.every
