@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from demo.ports import free_port
-from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryMode, RetryOptions
+from homing.bus import Administrator, BusListener, Message, MessageReceiver, MessageSender, RetryMode, RetryOptions
 from homing.errors import ConfigurationError, HomingError, LeaseLostError, NotInFlightError, StoreUnavailableError
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
-from tests.servicebus.server import KEY, ServiceBusServer
+from tests.servicebus.keys import KEY
+from tests.servicebus.server import ServiceBusServer
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,22 @@ def test_what_is_no_connection_is_refused_and_not_repeated(connection: str) -> N
         Administrator(connection)
 
 
+def test_a_connection_string_of_another_entity_is_refused() -> None:
+    string = "Endpoint=sb://host/;SharedAccessKeyName=n;SharedAccessKey=secret;EntityPath=other"
+    queue, subscription = {"queue": "q"}, {"topic": "q", "subscription": "s"}
+    ways: list[tuple[Any, dict[str, str]]] = [
+        (MessageSender, queue), (MessageSender, {"topic": "q"}), (MessageReceiver, queue),
+        (MessageReceiver, subscription), (BusListener, subscription),
+    ]  # fmt: skip
+
+    for kind, named in ways:
+        with pytest.raises(ConfigurationError, match=r"'other'.*'q'") as caught:
+            kind(string, **named)
+        assert "secret" not in str(caught.value)
+    MessageSender(string, queue="other").close()
+    MessageReceiver(string, topic="other", subscription="s").close()
+
+
 def test_a_wrong_key_is_refused_by_the_service(servicebus: ServiceBusServer) -> None:
     wrong = servicebus.connection_string.replace(KEY, "d3Jvbmc=")
 
@@ -51,6 +69,9 @@ def test_a_wrong_key_is_refused_by_the_service(servicebus: ServiceBusServer) -> 
         pytest.raises(ConfigurationError, match="refuses the key"),
     ):
         receiver.receive(server_wait_time=1)
+    with Administrator(wrong) as admin, pytest.raises(ConfigurationError, match="refuses the key") as caught:
+        admin.create_queue("q")
+    assert "d3Jvbmc" not in str(caught.value)
 
 
 def test_a_service_that_is_not_there_is_unavailable() -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusReceiver
+from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from homing.bus import Administrator, Message, MessageBatch, ReceiveMode
@@ -19,6 +19,7 @@ from homing.errors import (
     LeaseLostError,
     NoSuchMessageError,
     NotInFlightError,
+    StoreError,
     TooLargeError,
     UnstorableContentError,
 )
@@ -394,6 +395,29 @@ def test_a_duplicate_within_the_window_is_taken_once(bus: Bus) -> None:
     sender.send(Message(body="again", message_id="m1"))
 
     assert nothing(receiver)
+
+
+def test_a_duplicate_that_is_scheduled_has_the_number_of_the_first(bus: Bus) -> None:
+    queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=60)
+    sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
+    first = sender.schedule(Message(body="first", message_id="m1"), in_seconds(600))
+
+    assert sender.schedule(Message(body="again", message_id="m1"), in_seconds(0)) == first
+
+    assert nothing(receiver)
+    sender.cancel(first)
+
+
+def test_a_message_the_service_schedules_without_a_number_is_an_error_of_ours(
+    servicebus: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = Bus(servicebus.connection_string)
+    sender = bus.sender(queue=bus.queue())
+    monkeypatch.setattr(ServiceBusSender, "schedule_messages", lambda *_: [])
+
+    with pytest.raises(StoreError, match=r"m1.*number"):
+        sender.schedule(Message(body="a", message_id="m1"), in_seconds(600))
+    bus.close()
 
 
 def test_without_duplicate_detection_two_messages_may_have_one_id(bus: Bus) -> None:

@@ -6,9 +6,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from homing import Message, bus, open_store
@@ -23,6 +24,7 @@ from homing.errors import (
 )
 from homing.stores.servicebus.store import ServiceBusStore
 from tests.servicebus.broker import Settings, Subscription
+from tests.servicebus.keys import KEY
 from tests.servicebus.rules import Rule
 from tests.servicebus.server import ServiceBusServer
 
@@ -63,6 +65,27 @@ def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusSt
 
     store.acknowledge(message)
     assert store.retrieve() is None
+
+
+def test_locks_are_kept_after_whatever_fault_in_keeping_them(
+    store: ServiceBusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.store("long work", id="m1")
+    renew, failed = ServiceBusReceiver.renew_message_lock, []
+
+    def fails_once(*arguments: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("a fault of the driver")
+        return renew(*arguments, **options)
+
+    monkeypatch.setattr(ServiceBusReceiver, "renew_message_lock", fails_once)
+    message = take(store)
+
+    time.sleep(4.5)  # longer than the lock
+
+    assert failed
+    store.acknowledge(message)
 
 
 def test_a_lock_lost_at_the_service_is_never_a_silent_success(
@@ -238,6 +261,15 @@ def test_a_missing_queue_and_a_missing_service_are_told_apart(servicebus: Servic
         pytest.raises(StoreUnavailableError, match="'q'"),
     ):
         away.store("a")
+
+
+def test_a_wrong_key_is_refused_and_not_repeated(servicebus: ServiceBusServer, name: str) -> None:
+    wrong = servicebus.url.replace(quote(KEY, safe=""), "d3Jvbmc%3D")
+    with open_store(f"{wrong}?store={name}&retries=0") as store:
+        for use in (lambda: store.store("a"), store.retrieve):
+            with pytest.raises(ConfigurationError, match="refuses the key") as caught:
+                use()
+            assert "d3Jvbmc" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from azure.servicebus import exceptions
 
 from homing import message as m
 from homing.bus import Message
 from homing.bus.service.messages import to_sdk
-from homing.errors import UnstorableContentError
+from homing.errors import StoreUnavailableError, UnstorableContentError
 from homing.stores.servicebus.bodies import as_headers
 from homing.stores.servicebus.envelope import pack
+from homing.stores.servicebus.sdk import translated
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,22 @@ def test_a_strangers_property_of_a_kind_no_header_has_is_a_text() -> None:
     assert as_headers(properties) == {
         "id": str(known), "at": "2026-01-02T03:00:00+00:00", "raw": "/wA=", "n": 1, "no": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        (exceptions.ServiceBusQuotaExceededError, "quota"),
+        (exceptions.MessagingEntityDisabledError, "disabled"),
+        (exceptions.ServiceBusServerBusyError, "busy"),
+        (exceptions.ServiceBusConnectionError, "cannot be reached"),
+    ],
+)
+def test_what_can_be_tried_again_later_says_what_it_waits_for(raised: type[Exception], says: str) -> None:
+    with pytest.raises(StoreUnavailableError, match=says) as caught, translated("send to 'q'"):
+        raise raised(message="told by the service")
+
+    assert "reached" in says or "cannot be reached" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["homing-bus", "homing-encoding", "homing-headers"])

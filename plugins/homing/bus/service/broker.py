@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from azure.servicebus import ServiceBusClient
+
 from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
 from homing.bus.options import RetryOptions
 from homing.bus.service.administration import ServiceAdministration
@@ -18,11 +20,14 @@ class ServiceBroker(Broker):
         sdk.connect(connection_string).close()  # refuses what is no connection string, and connects to nothing
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
-        return ServiceSendLink(sdk.connect(self._connection_string, **_retrying(retry)), path)
+        return ServiceSendLink(self._connect(path, retry), path)
 
     def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink:
-        client = sdk.connect(self._connection_string, **_retrying(options.retry))
-        return ServiceReceiveLink(client, path, options, dead_lettered=dead_lettered)
+        return ServiceReceiveLink(self._connect(path, options.retry), path, options, dead_lettered=dead_lettered)
+
+    def _connect(self, path: str, retry: RetryOptions) -> ServiceBusClient:
+        sdk.refuse_other_entity(self._connection_string, path)
+        return sdk.connect(self._connection_string, **_retrying(retry))
 
     def administration(self) -> Administration:
         return ServiceAdministration(self._connection_string)
