@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
+import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -96,6 +99,48 @@ def test_a_database_that_is_not_there_is_tried_again_as_often_as_said() -> None:
         pytest.raises(StoreUnavailableError, match="cannot"),
     ):
         sender.send_payload("a")
+
+
+class Refusing:
+    """A server that hangs up on whoever connects, and remembers when they came."""
+
+    def __init__(self) -> None:
+        self.came: list[float] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.came.append(time.monotonic())
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.mark.parametrize("kind", ["embedded", "service"])
+@pytest.mark.parametrize(("mode", "pauses"), [(RetryMode.FIXED, [0.4, 0.4]), (RetryMode.EXPONENTIAL, [0.4, 0.8])])
+def test_it_is_tried_as_often_and_as_far_apart_as_was_said(kind: str, mode: RetryMode, pauses: list[float]) -> None:
+    server = Refusing()
+    service = (
+        f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
+    )
+    connection = service if kind == "service" else f"postgresql://nobody@127.0.0.1:{server.port}/bus"
+    retry = RetryOptions(max_retries=2, delay=0.4, mode=mode)
+
+    with MessageSender(connection, queue="q", retry=retry) as sender, pytest.raises(StoreUnavailableError):
+        sender.send_payload("a")
+
+    server.close()
+    apart = [later - earlier for earlier, later in pairwise(server.came)]
+    assert len(apart) == len(pauses), "two retries"
+    assert all(pause * 0.9 < took < pause + 0.35 for pause, took in zip(pauses, apart, strict=True)), apart
 
 
 def test_a_wrong_database_is_told_and_its_password_is_not(database: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from azure.servicebus import ServiceBusClient
 
 from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
-from homing.bus.options import RetryOptions
+from homing.bus.options import RetryMode, RetryOptions
 from homing.bus.service.administration import ServiceAdministration
 from homing.bus.service.receiving import ServiceReceiveLink
 from homing.bus.service.sending import ServiceSendLink
@@ -37,9 +37,11 @@ class ServiceBroker(Broker):
 
 
 def _retrying(retry: RetryOptions) -> dict[str, Any]:
+    # The SDK doubles what it is given before the first pause already.
+    first = retry.delay / 2 if retry.mode is RetryMode.EXPONENTIAL else retry.delay
     return {
         "retry_total": retry.max_retries,
-        "retry_backoff_factor": retry.delay,
+        "retry_backoff_factor": first,
         "retry_backoff_max": retry.max_delay,
         "retry_mode": retry.mode.value,
         "try_timeout": retry.try_timeout,
