@@ -89,6 +89,19 @@ def test_work_in_a_session_keeps_its_lock(bus: Bus) -> None:
     assert get(receiver).body == 1
 
 
+def test_work_on_a_deferred_message_of_a_session_keeps_its_lock(bus: Bus) -> None:
+    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    bus.sender(queue=queue).send(Message(body="later", session_id="s"))
+    with bus.receiver(queue=queue, session_id="s") as first:
+        number = first.defer(get(first))
+    receiver = bus.receiver(queue=queue, session_id="s")
+    message = receiver.receive_deferred(number)
+
+    time.sleep(3)
+
+    receiver.complete(message)
+
+
 def test_work_in_a_listener_keeps_its_lock(bus: Bus) -> None:
     queue = bus.queue(lock_duration=1.5)
     bus.sender(queue=queue).send_payload("long work")

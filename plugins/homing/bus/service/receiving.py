@@ -61,7 +61,6 @@ class ServiceReceiveLink(ReceiveLink):
         with self._translated("receive from"):
             assert self._receiving is not None
             received = self._receiving.receive(limit, wait)
-        self._keep_session()
         return self._handed_out(received)
 
     def receive_deferred(self, sequence_number: int) -> Message:
@@ -105,6 +104,7 @@ class ServiceReceiveLink(ReceiveLink):
         return receiver
 
     def _handed_out(self, received: Sequence[ServiceBusReceivedMessage]) -> list[Message]:
+        self._keep_session()
         return [self._locked(one) for one in received] if self._locks else self._deleted(received)
 
     def _locked(self, received: ServiceBusReceivedMessage) -> Message:
