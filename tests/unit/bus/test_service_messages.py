@@ -11,9 +11,10 @@ from azure.servicebus import exceptions
 
 from homing import message as m
 from homing.bus import Message
+from homing.bus.embedded.rows import _ENVELOPE
 from homing.bus.service.messages import to_sdk
 from homing.errors import StoreUnavailableError, UnstorableContentError
-from homing.stores.servicebus.bodies import as_headers
+from homing.stores.servicebus.bodies import ENCODING, HEADERS, PARTITION, PRIORITY, as_headers
 from homing.stores.servicebus.envelope import pack
 from homing.stores.servicebus.sdk import translated
 
@@ -66,7 +67,7 @@ def test_what_can_be_tried_again_later_says_what_it_waits_for(raised: type[Excep
     assert "reached" in says or "cannot be reached" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["homing-bus", "homing-encoding", "homing-headers"])
+@pytest.mark.parametrize("name", [_ENVELOPE, ENCODING, HEADERS, PRIORITY, PARTITION])
 def test_a_property_by_a_name_of_ours_is_refused(name: str) -> None:
     with pytest.raises(UnstorableContentError, match=name):
         Message(body=1, application_properties={name: "mine"}).check()
