@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
+import time
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from demo.ports import free_port
-from homing.bus import Administrator, Message, MessageReceiver, MessageSender, RetryMode, RetryOptions
+from homing.bus import Administrator, BusListener, Message, MessageReceiver, MessageSender, RetryMode, RetryOptions
 from homing.errors import ConfigurationError, HomingError, LeaseLostError, NotInFlightError, StoreUnavailableError
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
-from tests.servicebus.server import KEY, ServiceBusServer
+from tests.servicebus.keys import KEY
+from tests.servicebus.server import ServiceBusServer
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,22 @@ def test_what_is_no_connection_is_refused_and_not_repeated(connection: str) -> N
         Administrator(connection)
 
 
+def test_a_connection_string_of_another_entity_is_refused() -> None:
+    string = "Endpoint=sb://host/;SharedAccessKeyName=n;SharedAccessKey=secret;EntityPath=other"
+    queue, subscription = {"queue": "q"}, {"topic": "q", "subscription": "s"}
+    ways: list[tuple[Any, dict[str, str]]] = [
+        (MessageSender, queue), (MessageSender, {"topic": "q"}), (MessageReceiver, queue),
+        (MessageReceiver, subscription), (BusListener, subscription),
+    ]  # fmt: skip
+
+    for kind, named in ways:
+        with pytest.raises(ConfigurationError, match=r"'other'.*'q'") as caught:
+            kind(string, **named)
+        assert "secret" not in str(caught.value)
+    MessageSender(string, queue="other").close()
+    MessageReceiver(string, topic="other", subscription="s").close()
+
+
 def test_a_wrong_key_is_refused_by_the_service(servicebus: ServiceBusServer) -> None:
     wrong = servicebus.connection_string.replace(KEY, "d3Jvbmc=")
 
@@ -51,6 +72,9 @@ def test_a_wrong_key_is_refused_by_the_service(servicebus: ServiceBusServer) -> 
         pytest.raises(ConfigurationError, match="refuses the key"),
     ):
         receiver.receive(server_wait_time=1)
+    with Administrator(wrong) as admin, pytest.raises(ConfigurationError, match="refuses the key") as caught:
+        admin.create_queue("q")
+    assert "d3Jvbmc" not in str(caught.value)
 
 
 def test_a_service_that_is_not_there_is_unavailable() -> None:
@@ -75,6 +99,48 @@ def test_a_database_that_is_not_there_is_tried_again_as_often_as_said() -> None:
         pytest.raises(StoreUnavailableError, match="cannot"),
     ):
         sender.send_payload("a")
+
+
+class Refusing:
+    """A server that hangs up on whoever connects, and remembers when they came."""
+
+    def __init__(self) -> None:
+        self.came: list[float] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.came.append(time.monotonic())
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.mark.parametrize("kind", ["embedded", "service"])
+@pytest.mark.parametrize(("mode", "pauses"), [(RetryMode.FIXED, [0.4, 0.4]), (RetryMode.EXPONENTIAL, [0.4, 0.8])])
+def test_it_is_tried_as_often_and_as_far_apart_as_was_said(kind: str, mode: RetryMode, pauses: list[float]) -> None:
+    server = Refusing()
+    service = (
+        f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
+    )
+    connection = service if kind == "service" else f"postgresql://nobody@127.0.0.1:{server.port}/bus"
+    retry = RetryOptions(max_retries=2, delay=0.4, mode=mode)
+
+    with MessageSender(connection, queue="q", retry=retry) as sender, pytest.raises(StoreUnavailableError):
+        sender.send_payload("a")
+
+    server.close()
+    apart = [later - earlier for earlier, later in pairwise(server.came)]
+    assert len(apart) == len(pauses), "two retries"
+    assert all(pause * 0.9 < took < pause + 0.35 for pause, took in zip(pauses, apart, strict=True)), apart
 
 
 def test_a_wrong_database_is_told_and_its_password_is_not(database: str) -> None:

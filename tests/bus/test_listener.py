@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from homing.bus import NEXT_SESSION, BusListener, Caller, Message, ReceiveMode
+from homing.bus import NEXT_SESSION, BusListener, Caller, Message, MessageReceiver, ReceiveMode
 from homing.errors import ConfigurationError, NoSuchEntityError
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
 
@@ -132,6 +132,53 @@ def test_an_immediate_stop_settles_nothing(bus: Bus) -> None:
     finish.set()
 
     assert get(bus.receiver(queue=queue)).delivery_count == 2
+
+
+def test_a_listener_started_again_leaves_what_was_stopped_alone(bus: Bus) -> None:
+    queue = bus.queue(lock_duration=2)
+    bus.sender(queue=queue).send_payload("a")
+    counts: list[int] = []
+    finish = threading.Event()
+
+    def handle(message: Message) -> None:
+        counts.append(message.delivery_count)
+        if len(counts) == 1:
+            finish.wait(30)
+
+    listener = BusListener(bus.connection, queue=queue, max_auto_lock_renew_duration=0, retry=AT_ONCE)
+    listener.attach(handle)
+    listener.start()
+    until(lambda: counts)
+    listener.immediate_stop()
+    with listener:
+        finish.set()  # the service returns, and its message is not settled all the same
+        until(lambda: len(counts) == 2)
+
+    assert counts == [1, 2]
+
+
+def test_settling_that_fails_in_whatever_way_is_told_and_the_listener_goes_on(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = bus.queue(lock_duration=2)
+    notes = Notes()
+    complete, failed = MessageReceiver.complete, []
+
+    def fails_once(receiver: MessageReceiver, message: Message) -> None:
+        if not failed:
+            failed.append(message)
+            raise RuntimeError("a fault of the driver")
+        complete(receiver, message)
+
+    monkeypatch.setattr(MessageReceiver, "complete", fails_once)
+    bus.sender(queue=queue).send_batch([Message(body=body) for body in ("a", "b")])
+    listener = BusListener(bus.connection, queue=queue, max_auto_lock_renew_duration=0, retry=AT_ONCE)
+    listener.attach(notes)
+    with listener:
+        until(lambda: len(notes.messages) == 3)
+
+    assert [message.body for message in notes.messages] == ["a", "b", "a"]
+    assert [str(error) for error in notes.errors] == ["a fault of the driver"]
 
 
 def test_a_listener_is_set_up_rightly_or_refused(bus: Bus) -> None:

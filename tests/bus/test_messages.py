@@ -8,6 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from homing.bus import Administrator, Message, MessageBatch, ReceiveMode
 from homing.errors import (
@@ -17,10 +19,12 @@ from homing.errors import (
     LeaseLostError,
     NoSuchMessageError,
     NotInFlightError,
+    StoreError,
     TooLargeError,
     UnstorableContentError,
 )
 from tests.bus.conftest import Bus, get, nothing
+from tests.servicebus.server import ServiceBusServer
 
 EVERYTHING = Message(
     body={"n": [1, None, "ü"]}, content_type="application/json", message_id="m1", to="t", reply_to="r",
@@ -155,6 +159,64 @@ def test_a_body_that_does_not_fit_stays_and_is_a_dead_letter_in_the_end(bus: Bus
         deleting.receive_payload(Order)
 
 
+def test_what_comes_after_the_last_receive_is_not_deleted(bus: Bus) -> None:
+    queue = bus.queue()
+    sender = bus.sender(queue=queue)
+    idle = bus.receiver(queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE)
+    assert idle.receive(server_wait_time=0.2) is None
+    sender.send_payload("nobody asked for it")
+    time.sleep(0.3)  # in which a service could push it
+
+    idle.close()
+
+    receiver = bus.receiver(queue=queue)
+    assert receiver.receive_payload(server_wait_time=20) == "nobody asked for it"
+
+
+def test_what_comes_after_a_batch_that_was_not_full_is_not_deleted(bus: Bus) -> None:
+    queue = bus.queue()
+    sender = bus.sender(queue=queue)
+    deleting = bus.receiver(queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE)
+    sender.send_payload("first")
+    batch = deleting.receive_batch(5, server_wait_time=20)
+    assert batch is not None
+    assert [message.body for message in batch.messages] == ["first"]
+    sender.send_payload("second")
+    time.sleep(0.3)
+
+    deleting.close()
+
+    receiver = bus.receiver(queue=queue)
+    assert receiver.receive_payload(server_wait_time=20) == "second"
+    assert nothing(receiver)
+
+
+def test_what_was_deleted_before_the_service_failed_is_handed_out(
+    servicebus: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = Bus(servicebus.connection_string)
+    queue = bus.queue()
+    bus.sender(queue=queue).send_batch([Message(body=n) for n in range(3)])
+    deleting = bus.receiver(queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE)
+    complete, done = ServiceBusReceiver.complete_message, []
+
+    def fail_after_one(*arguments: Any) -> None:
+        if done:
+            raise ServiceBusConnectionError(message="the service went away")
+        done.append(complete(*arguments))
+
+    monkeypatch.setattr(ServiceBusReceiver, "complete_message", fail_after_one)
+    received = []
+    while not received:
+        batch = deleting.receive_batch(3, server_wait_time=20)
+        received += batch.messages if batch else []
+    monkeypatch.undo()
+
+    assert [message.body for message in received] == [0]
+    assert len(servicebus.broker.queues[queue].entries) == 2
+    bus.close()
+
+
 def test_an_empty_queue_gives_nothing(bus: Bus) -> None:
     receiver = bus.receiver(queue=bus.queue())
 
@@ -192,6 +254,7 @@ def test_a_dead_letter_has_its_reason_and_its_source(bus: Bus) -> None:
     first, second = (get(receiver, dead_lettered=True) for _ in range(2))
 
     assert (first.body, first.dead_letter_reason) == ("first", "invalid")
+    assert {first.dead_letter_source, second.dead_letter_source} == {queue}
     assert first.dead_letter_error_description == "n is too small"
     assert second.dead_letter_reason == "DEADLETTERED_BY_RECEIVER"
     assert second.dead_letter_error_description is None
@@ -332,6 +395,29 @@ def test_a_duplicate_within_the_window_is_taken_once(bus: Bus) -> None:
     sender.send(Message(body="again", message_id="m1"))
 
     assert nothing(receiver)
+
+
+def test_a_duplicate_that_is_scheduled_has_the_number_of_the_first(bus: Bus) -> None:
+    queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=60)
+    sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
+    first = sender.schedule(Message(body="first", message_id="m1"), in_seconds(600))
+
+    assert sender.schedule(Message(body="again", message_id="m1"), in_seconds(0)) == first
+
+    assert nothing(receiver)
+    sender.cancel(first)
+
+
+def test_a_message_the_service_schedules_without_a_number_is_an_error_of_ours(
+    servicebus: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = Bus(servicebus.connection_string)
+    sender = bus.sender(queue=bus.queue())
+    monkeypatch.setattr(ServiceBusSender, "schedule_messages", lambda *_: [])
+
+    with pytest.raises(StoreError, match=r"number.*m1"):
+        sender.schedule(Message(body="a", message_id="m1"), in_seconds(600))
+    bus.close()
 
 
 def test_without_duplicate_detection_two_messages_may_have_one_id(bus: Bus) -> None:

@@ -7,16 +7,18 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from homing import Message, open_store
+from homing import Message, bus, open_store
 from homing.delivery.intake import take_in
 from homing.errors import StoreUnavailableError
 from homing.store import BROWSE, Store
 from tests.servicebus.broker import Settings
+from tests.servicebus.server import ServiceBusServer
 
 _WORKER = Path(__file__).with_name("workers.py")
 _SHARED = ["rabbitmq", "servicebus"]  # sources that several processes can open
@@ -98,6 +100,72 @@ def test_a_message_that_comes_again_is_not_new(source: Store, target: Store) -> 
 
     assert sorted(message.id for message in target.browse(10)) == ["m1", "m2"]
     assert source.retrieve() is None, "the duplicate is finished at the source too"
+
+
+FULL = Message(
+    "full", {"n": [1.5, None, "ü"]}, content_type="application/json", headers={"h": [1, {"k": None}], "a": "b"},
+    correlation_id="c", session_id="s", partition_key="s", subject="sub", to="t", reply_to="r",
+)  # fmt: skip
+
+
+@every_source
+def test_a_message_that_comes_again_with_all_that_is_written_on_it_is_not_new(source: Store, target: Store) -> None:
+    for new in (1, 0):
+        source.store_many([FULL, Message(f"after-{new}", new)])
+        assert take_all(source, target, 1 + new) == 1 + new
+
+    assert [message.id for message in target.browse(10)] == ["full", "after-1", "after-0"]
+
+
+@every_shared_source
+def test_another_message_of_a_known_id_is_stored_beside_it(source: Store, target: Store) -> None:
+    """Brokers let two messages have the same id; memory, which does not, is left out."""
+    source.store_many([Message("same", "first"), Message("same", "second")])
+    assert take_all(source, target, 2) == 2
+    source.store_many([Message("same", "third"), Message("same", "first", headers={"other": 1})])
+    assert take_all(source, target, 2) == 2
+
+    held = target.browse(10)
+    assert sorted(message.content for message in held) == ["first", "first", "second", "third"]
+    assert len({message.id for message in held}) == 4
+    assert all(message.id.partition("~")[0] == "same" for message in held)
+
+    # As after a kill between commit and acknowledgement: each comes again, in another order.
+    source.store_many([Message("same", "third"), Message("same", "second"), Message("new", 1)])
+    assert take_all(source, target, 1) == 1
+    assert len(target.browse(10)) == 5
+    assert source.retrieve() is None
+
+
+@every_shared_source
+def test_two_intakes_at_once_that_hold_messages_of_one_id_lose_neither(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.store("mine", id="same")
+    store_many = target.store_many
+
+    def after_the_other(contents: Iterable[Any], **options: Any) -> list[str]:
+        if not target.browse(1):
+            store_many([Message("same", "theirs")])
+        return store_many(contents, **options)
+
+    monkeypatch.setattr(target, "store_many", after_the_other)
+    take_all(source, target, 1)
+
+    assert sorted(message.content for message in target.browse(10)) == ["mine", "theirs"]
+
+
+@pytest.mark.parametrize("source_url", ["servicebus"], indirect=True)
+def test_what_a_sender_of_the_bus_wrote_on_a_message_is_taken_in(
+    source: Store, target: Store, servicebus: ServiceBusServer
+) -> None:
+    with bus.MessageSender(servicebus.connection_string, queue=source.name) as sender:
+        sender.send(bus.Message(body="a", application_properties={"tenant": "x", "n": 7}))
+
+    assert take_all(source, target, 1) == 1
+
+    (held,) = target.browse(10)
+    assert (held.content, held.headers) == ("a", {"tenant": "x", "n": 7})
 
 
 @every_source

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from tests.servicebus.broker import Broker, Settings, Subscription
+from tests.servicebus.keys import is_authorised
 from tests.servicebus.rules import CorrelationFilter, Filter, Rule, SqlFilter, everything, nothing
 
 _SB = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
@@ -43,7 +44,10 @@ class Atom:
             headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines if one)}
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             method, target, _ = line.split(" ", 2)
-            status, text = self._answer(method, target, body.decode(), updating="if-match" in headers)
+            if is_authorised(headers.get("authorization", "")):
+                status, text = self._answer(method, target, body.decode(), updating="if-match" in headers)
+            else:
+                status, text = 401, _problem(401, "InvalidSignature: The token has an invalid signature.")
             raw = text.encode()
             reply = f"HTTP/1.1 {status} X\r\nContent-Type: application/xml\r\nContent-Length: {len(raw)}\r\n\r\n"
             writer.write(reply.encode() + raw)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.servicebus import management
 from tests.servicebus.broker import Entry, Hold, Queue, Refusal, too_large
 from tests.servicebus.codec import Described, Symbol, UByte, UInt, ULong, decode
+from tests.servicebus.keys import is_authorised
 from tests.servicebus.letters import read_batch, read_letter
 from tests.servicebus.management import wire
 
@@ -184,9 +185,7 @@ class Link:
         request = read_letter(raw)
         body, _ = decode(request.body)
         status, text = 202, "Accepted"
-        try:
-            self.connection.authorise(str(request.application["name"]), body.value)
-        except PermissionError:
+        if not is_authorised(body.value):
             status, text = 401, "InvalidSignature: The token has an invalid signature."
         said = {"status-code": status, "status-description": text}
         return management.response(request, said, None)

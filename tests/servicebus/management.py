@@ -43,8 +43,13 @@ def _schedule(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any
     limit, size = broker.inbox(path).settings.max_message_size, sum(len(item["message"]) for item in body["messages"])
     if size > limit:
         raise too_large(size, limit)
-    entries = broker.send(path, [read_letter(item["message"]) for item in body["messages"]])
-    return 200, {"sequence-numbers": Array(entry.sequence for entry in entries)}
+    letters = [read_letter(item["message"]) for item in body["messages"]]
+    broker.send(path, letters)
+    # A duplicate has the number of the first of its id, as far as that is still there.
+    numbers = {
+        entry.letter.properties.get("message_id"): entry.sequence for entry in broker.inbox(path).entries.values()
+    }
+    return 200, {"sequence-numbers": Array(numbers.get(letter.properties.get("message_id"), 0) for letter in letters)}
 
 
 def _cancel(broker: Broker, path: str, body: dict[str, Any]) -> tuple[int, Any]:

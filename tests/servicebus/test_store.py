@@ -6,12 +6,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from homing import Message, open_store
+from homing import Message, bus, open_store
+from homing.bus import MessageReceiver, MessageSender
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -22,6 +24,7 @@ from homing.errors import (
 )
 from homing.stores.servicebus.store import ServiceBusStore
 from tests.servicebus.broker import Settings, Subscription
+from tests.servicebus.keys import KEY
 from tests.servicebus.rules import Rule
 from tests.servicebus.server import ServiceBusServer
 
@@ -62,6 +65,27 @@ def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusSt
 
     store.acknowledge(message)
     assert store.retrieve() is None
+
+
+def test_locks_are_kept_after_whatever_fault_in_keeping_them(
+    store: ServiceBusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.store("long work", id="m1")
+    renew, failed = ServiceBusReceiver.renew_message_lock, []
+
+    def fails_once(*arguments: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("a fault of the driver")
+        return renew(*arguments, **options)
+
+    monkeypatch.setattr(ServiceBusReceiver, "renew_message_lock", fails_once)
+    message = take(store)
+
+    time.sleep(4.5)  # longer than the lock
+
+    assert failed
+    store.acknowledge(message)
 
 
 def test_a_lock_lost_at_the_service_is_never_a_silent_success(
@@ -126,6 +150,62 @@ def test_messages_of_others_are_read_as_what_they_are(
     assert take(store).id == got[3].id
 
 
+def test_what_a_sender_of_the_bus_wrote_on_a_message_is_its_headers(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    properties = {"text": "x", "number": 7, "share": 0.5, "yes": True, "none": None}
+    with MessageSender(servicebus.connection_string, queue=name) as sender:
+        sender.send(bus.Message(body={"n": 1}, message_id="m1", application_properties=properties))
+
+    message = take(store)
+
+    assert (message.id, message.content, message.headers) == ("m1", {"n": 1}, properties)
+    store.dead_letter(message, reason="no", description="not this")
+    (dead,) = store.peek(dead=True)
+    assert dead.headers == properties, "the reason is not one of them"
+
+
+def test_what_the_store_wrote_on_a_message_is_received_by_the_bus(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    store.store(Message("m1", "a", headers={"trace": "x", "n": 7, "list": [1, None]}, priority=3))
+    with MessageReceiver(servicebus.connection_string, queue=name) as receiver:
+        message = receiver.receive(server_wait_time=20)
+        assert message is not None
+        receiver.complete(message)
+
+    assert message.application_properties == {"trace": "x", "n": 7, "list": "[1,null]"}
+    with MessageSender(servicebus.connection_string, queue=name) as sender:
+        sender.send(message)
+    assert take(store).headers == {"trace": "x", "n": 7, "list": "[1,null]"}
+
+
+def test_properties_that_no_header_can_be_are_texts(
+    store: ServiceBusStore, servicebus: ServiceBusServer, name: str
+) -> None:
+    known = uuid.uuid4()
+    client = ServiceBusClient.from_connection_string(servicebus.connection_string)
+    with client, client.get_queue_sender(name) as sender:
+        sender.send_messages(ServiceBusMessage("a", application_properties={"id": known}))
+
+    assert take(store).headers == {"id": str(known)}
+
+
+def test_a_message_without_an_id_is_another_one_in_a_queue_that_was_made_anew(
+    servicebus: ServiceBusServer, name: str
+) -> None:
+    ids = []
+    for _ in range(2):
+        servicebus.call(lambda: servicebus.broker.make_queue(name, Settings()))
+        client = ServiceBusClient.from_connection_string(servicebus.connection_string)
+        with client, client.get_queue_sender(name) as sender:
+            sender.send_messages(AmqpAnnotatedMessage(value_body="the first of its queue"))
+        with open_one(servicebus, name) as store:
+            ids.append(take(store).id)
+
+    assert ids[0] != ids[1]
+
+
 def test_what_cannot_be_decoded_is_a_dead_letter_and_holds_up_nothing(
     store: ServiceBusStore, servicebus: ServiceBusServer, name: str
 ) -> None:
@@ -181,6 +261,15 @@ def test_a_missing_queue_and_a_missing_service_are_told_apart(servicebus: Servic
         pytest.raises(StoreUnavailableError, match="'q'"),
     ):
         away.store("a")
+
+
+def test_a_wrong_key_is_refused_and_not_repeated(servicebus: ServiceBusServer, name: str) -> None:
+    wrong = servicebus.url.replace(quote(KEY, safe=""), "d3Jvbmc%3D")
+    with open_store(f"{wrong}?store={name}&retries=0") as store:
+        for use in (lambda: store.store("a"), store.retrieve):
+            with pytest.raises(ConfigurationError, match="refuses the key") as caught:
+                use()
+            assert "d3Jvbmc" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from homing.message import AVAILABLE
+from collections.abc import Callable
+
+from homing.message import AVAILABLE, Message
 from homing.store import BROWSE, COUNT, Store
 from homing.stores.sql import SqlStore
 
@@ -16,8 +18,18 @@ def has_due(store: Store) -> bool | None:
         return counts[AVAILABLE] > 0
     if BROWSE in store.features:
         return bool(store.browse(1, state=AVAILABLE))
-    peek = getattr(store, "peek", None)  # what Service Bus has instead; it also shows what is scheduled
-    return None if peek is None else any(message.state == AVAILABLE for message in peek())
+    peek = getattr(store, "peek", None)  # what Service Bus has instead
+    return None if peek is None else _shows_available(peek)
+
+
+def _shows_available(peek: Callable[..., list[Message]]) -> bool:
+    """Whether there is one that can be handed out, before, between or behind those that are scheduled or deferred."""
+    after = 0
+    while page := peek(after=after):
+        if any(message.state == AVAILABLE for message in page):
+            return True
+        after = page[-1].sequence_number or after + 1
+    return False
 
 
 def count(store: Store) -> dict[str, int] | None:

@@ -59,15 +59,32 @@ def url_of(connection: ConnectionFields, options: str = "") -> str:
     return resolve_url(connection.password)
 
 
-def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any], options: dict[str, str]) -> str:
-    """The Microsoft provider keeps the connection string in the schema field."""
-    from homing.stores.servicebus.options import url_of as servicebus_url
+def bus_of(connection: ConnectionFields) -> str:
+    """What the classes of `homing.bus` connect by: a connection string, or the URL of a database. A secret too.
 
+    Raises ConfigurationError when its fields make none.
+    """
+    if connection.conn_type == _SERVICE_BUS:
+        return _connection_string(connection)
+    where, _, query = url_of(connection).partition("?")
+    options = urlencode([(name, value) for name, value in parse_qsl(query) if name != "store"])
+    return f"{where}?{options}" if options else where
+
+
+def _connection_string(connection: ConnectionFields) -> str:
+    """The Microsoft provider keeps it in the schema field."""
     if not connection.schema:
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} of type {_SERVICE_BUS} has no connection string; to log in by "
-            "identity, as its other fields would, is something the store cannot do"
+            "identity, as its other fields would, is not offered"
         )
+    return str(connection.schema)
+
+
+def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any], options: dict[str, str]) -> str:
+    from homing.stores.servicebus.options import url_of as servicebus_url
+
+    connection_string = _connection_string(connection)
     places = {"queue", "topic", "subscription"}
     named = options if places & options.keys() else fields
     queue = named.get("queue") or named.get("topic")
@@ -77,7 +94,7 @@ def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any], optio
             f"{connection.conn_id}?queue=orders or {connection.conn_id}?topic=orders&subscription=billing"
         )
     more = urlencode({name: value for name, value in options.items() if name not in places})
-    return servicebus_url(connection.schema, queue, named.get("subscription")) + (f"&{more}" if more else "")
+    return servicebus_url(connection_string, queue, named.get("subscription")) + (f"&{more}" if more else "")
 
 
 def _put_together(connection: ConnectionFields, fields: dict[str, Any]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TypeGuard
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from homing.airflow.asking import count, has_due
-from homing.airflow.connection import url_of
+from homing.airflow.connection import bus_of, url_of
 from homing.errors import ConfigurationError, HomingError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
@@ -32,8 +32,15 @@ class StoreHook(BaseHook):
     def get_url(self) -> str:
         """The store URL. A secret: never log it."""
         connection_id, _, options = self.homing_conn_id.partition("?")
+        return url_of(self._find(connection_id), options)
+
+    def get_bus(self) -> str:
+        """What MessageSender, MessageReceiver, BusListener and Administrator connect by. A secret: never log it."""
+        return bus_of(self._find(self.homing_conn_id))
+
+    def _find(self, connection_id: str) -> Connection:
         try:
-            return url_of(self.get_connection(connection_id), options)
+            return self.get_connection(connection_id)
         except AirflowNotFoundException as error:
             raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
 

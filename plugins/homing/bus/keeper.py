@@ -5,55 +5,58 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from homing.bus.broker import ReceiveLink
-from homing.bus.message import Message
-from homing.errors import HomingError, StoreUnavailableError
+from homing.errors import LeaseLostError, NotInFlightError
 
 log = logging.getLogger(__name__)
 
 _RENEW_AT = 1 / 3  # of a lock's duration: two failures are survived
+_SHORTEST = 0.1  # seconds between two renewals, whatever a clock that is wrong makes of a lock's end
 
 
 @dataclass
 class _Kept:
-    message: Message
+    lock: str
+    renew: Callable[[], float]
     next: float
     every: float
     until: float
 
 
 class LockKeeper:
-    """Renews the locks of received messages, each for at most so many seconds, in a thread of its own.
+    """Renews the locks of received messages and sessions, each for at most so many seconds, in a thread of its own.
 
     A lock that is lost is not renewed any more; whoever settles its message is told so by the store.
     """
 
-    def __init__(self, link: ReceiveLink, longest: float) -> None:
-        self._link = link
+    def __init__(self, longest: float) -> None:
         self._longest = longest
         self._kept: dict[str, _Kept] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def keep(self, messages: Sequence[Message], lock_duration: float) -> None:
-        now, every = time.monotonic(), lock_duration * _RENEW_AT
-        if self._longest <= every:
-            return
-        with self._changed:
-            for message in messages:
-                self._kept[str(message.lock_token)] = _Kept(message, now + every, every, now + self._longest)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="homing-bus-locks", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+    def keep(self, key: str, lock: str, renew: Callable[[], float], *, lasts: float, waiting: float = 0.0) -> None:
+        """Keeps a lock, which lasts for so many seconds from now on, by `renew`, which says the same of its new end.
 
-    def forget(self, message: Message) -> None:
+        One that is kept already is kept for longer. `waiting` is added to the seconds it is kept for.
+        """
+        now, every, longest = time.monotonic(), lasts * _RENEW_AT, self._longest + waiting
         with self._changed:
-            self._kept.pop(str(message.lock_token), None)
+            if key in self._kept:
+                self._kept[key].until = now + longest
+            elif longest > every and not self._closed:
+                self._kept[key] = _Kept(lock, renew, now + every, every, now + longest)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="homing-bus-locks", daemon=True)
+                    self._thread.start()
+                self._changed.notify()
+
+    def forget(self, key: str) -> None:
+        with self._changed:
+            self._kept.pop(key, None)
 
     def close(self) -> None:
         with self._changed:
@@ -69,30 +72,28 @@ class LockKeeper:
                 if self._closed:
                     return
                 now = time.monotonic()
-                due = [token for token, kept in self._kept.items() if kept.next <= now]
+                due = [key for key, kept in self._kept.items() if kept.next <= now]
                 if not due:
                     pause = min((kept.next - now for kept in self._kept.values()), default=None)
                     self._changed.wait(pause)
                     continue
-            for token in due:
-                self._renew(token)
+            for key in due:
+                self._renew(key)
 
-    def _renew(self, token: str) -> None:
+    def _renew(self, key: str) -> None:
         with self._changed:
-            kept = self._kept.get(token)
+            kept = self._kept.get(key)
+            if kept is not None and time.monotonic() >= kept.until:
+                del self._kept[key]
+                return
         if kept is None:
             return
-        now = time.monotonic()
-        gone = now >= kept.until
         try:
-            if not gone:
-                self._link.renew_lock(kept.message)
-                kept.next = now + kept.every
-        except StoreUnavailableError as error:
-            kept.next = now + kept.every / 2
-            log.warning("the lock on message %s was not renewed yet: %s", kept.message.message_id, error)
-        except HomingError as error:
-            gone = True
-            log.warning("the lock on message %s is not renewed any more: %s", kept.message.message_id, error)
-        if gone:
-            self.forget(kept.message)
+            kept.every = max(kept.renew() * _RENEW_AT, _SHORTEST)
+        except (LeaseLostError, NotInFlightError) as error:
+            self.forget(key)
+            log.warning("the lock on %s is not renewed any more: %s", kept.lock, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this lock is tried again and the others are kept
+            kept.every = max(kept.every / 2, _SHORTEST)
+            log.warning("the lock on %s was not renewed yet: %s", kept.lock, error)
+        kept.next = time.monotonic() + kept.every

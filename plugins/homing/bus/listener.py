@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
-from homing.errors import ConfigurationError, HomingError
+from homing.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,7 @@ class BusListener:
         self._calls = max_concurrent_calls
         self._service: Service | None = None
         self._takes_caller = False
-        self._stopping = threading.Event()
-        self._forgetting = threading.Event()
+        self._orders = _Orders()
         self._workers: list[threading.Thread] = []
 
     def attach(self, service: Service | Callable[..., Any]) -> None:
@@ -103,10 +102,9 @@ class BusListener:
         self._forget_ended()
         if self._workers:
             raise ConfigurationError("the listener is started already")
-        self._stopping.clear()
-        self._forgetting.clear()
+        self._orders = orders = _Orders()
         self._workers = [
-            threading.Thread(target=self._work, name=f"homing-bus-listener-{number}", daemon=True)
+            threading.Thread(target=self._work, args=(orders,), name=f"homing-bus-listener-{number}", daemon=True)
             for number in range(self._calls)
         ]
         for worker in self._workers:
@@ -117,7 +115,7 @@ class BusListener:
 
         A service may call it for its own listener: what that service is handling is settled when it returns.
         """
-        self._stopping.set()
+        self._orders.stop.set()
         deadline = None if timeout is None else time.monotonic() + timeout
         for worker in self._workers:
             if worker is not threading.current_thread():  # a service that stops its own listener
@@ -126,8 +124,8 @@ class BusListener:
 
     def immediate_stop(self) -> None:
         """Receives nothing more and settles nothing more: what is being handled comes again when its lock ends."""
-        self._forgetting.set()
-        self._stopping.set()
+        self._orders.forget.set()
+        self._orders.stop.set()
         self._workers = []
 
     def _forget_ended(self) -> None:
@@ -135,9 +133,9 @@ class BusListener:
 
     # -- one worker --------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, orders: _Orders) -> None:
         receiver: MessageReceiver | None = None
-        while not self._stopping.is_set():
+        while not orders.stop.is_set():
             try:
                 receiver = receiver or self._open()
                 message = receiver.receive(server_wait_time=_WAIT)
@@ -145,17 +143,17 @@ class BusListener:
                 self._tell(error)
                 _close(receiver)
                 receiver = None
-                self._stopping.wait(_AFTER_ERROR)
+                orders.stop.wait(_AFTER_ERROR)
                 continue
             if message is not None:
-                self._handle(receiver, message)
+                self._handle(receiver, message, orders)
             elif self._many_sessions:
                 _close(receiver)  # which lets go of its session: the next receiver takes another one
                 receiver = None
         _close(receiver)
 
-    def _handle(self, receiver: MessageReceiver, message: Message) -> None:
-        if self._stopping.is_set() and self._forgetting.is_set():
+    def _handle(self, receiver: MessageReceiver, message: Message, orders: _Orders) -> None:
+        if orders.forget.is_set():
             return
         caller = Caller(receiver, message)
         try:
@@ -164,17 +162,17 @@ class BusListener:
             self._service.on_message(*arguments)
         except BaseException as error:  # noqa: BLE001 - a failing service fails its message, never the listener
             self._tell(error)
-            self._settle(caller, caller.abandon)
+            self._settle(caller, caller.abandon, orders)
         else:
             if self._auto_complete:
-                self._settle(caller, caller.complete)
+                self._settle(caller, caller.complete, orders)
 
-    def _settle(self, caller: Caller, settle: Callable[[], None]) -> None:
-        if caller.settled or self._forgetting.is_set():
+    def _settle(self, caller: Caller, settle: Callable[[], None], orders: _Orders) -> None:
+        if caller.settled or orders.forget.is_set():
             return
         try:
             settle()
-        except HomingError as error:
+        except Exception as error:  # noqa: BLE001 - the message comes again, and the worker goes on
             self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
@@ -197,6 +195,14 @@ class BusListener:
         self.graceful_stop()
 
 
+class _Orders:
+    """What the workers of one start are told. Those of the next have their own: a stop is not taken back."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.forget = threading.Event()
+
+
 class _Function:
     """A plain function as a service."""
 
@@ -208,5 +214,5 @@ def _close(receiver: MessageReceiver | None) -> None:
     try:
         if receiver is not None:
             receiver.close()
-    except HomingError as error:
+    except Exception as error:  # noqa: BLE001 - as in receiving
         log.warning("closing a receiver: %s", error)

@@ -19,6 +19,9 @@ ACTIVE = "active"
 DEFERRED = "deferred"
 SCHEDULED = "scheduled"
 
+#: What the bus and the stores write among the properties themselves.
+RESERVED = frozenset({"homing-bus", "homing-encoding", "homing-headers", "homing-priority", "homing-partition-key"})
+
 _MAX_ID = 128
 _MAX_LIFE = 9e9  # seconds: stores count nanoseconds in 64 bits
 _MAX_SEQUENCE_NUMBER = 2**63 - 1
@@ -79,6 +82,10 @@ class Message:
         if life is not None and not (type(life) in (int, float) and 0 < life < _MAX_LIFE):
             raise UnstorableContentError(f"time_to_live is a positive number of seconds below 9e9, not {life!r:.40}")
         for key, value in self.application_properties.items():
+            if key in RESERVED:
+                raise UnstorableContentError(
+                    f"the application property {key!r} has a name that the bus keeps for itself: call it another"
+                )
             if type(key) is not str or not (value is None or type(value) in (str, int, float, bool)):
                 raise UnstorableContentError(
                     f"the application property {key!r} is {value!r:.60}; properties have texts as names and texts, "

@@ -53,6 +53,7 @@ class MessageReceiver:
         self._links: dict[bool, ReceiveLink] = {}
         self._dead_tokens: set[str] = set()
         self._closed = False
+        self._link(dead_lettered=False)  # connects to nothing, and refuses what the broker can tell to be wrong
 
     # -- receiving ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +19,7 @@ from homing.airflow.provider_info import get_provider_info
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError, UnsupportedError
 from tests.servicebus.broker import Settings
+from tests.servicebus.server import ServiceBusServer
 from tests.unit.airflow_parts.conftest import context
 from tests.unit.delivery.conftest import Pipeline
 
@@ -136,6 +138,18 @@ def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
         (message,) = stores.store.browse()
         assert (message.id, message.content, message.headers["traceparent"]) == ("m", {"number": 1}, "00-abc-def-01")
         assert has_due(broker) is False
+
+
+@pytest.mark.services
+def test_what_is_due_behind_many_that_are_not_is_seen(servicebus: ServiceBusServer) -> None:
+    servicebus.call(lambda: servicebus.broker.make_queue("scheduled_first", Settings()))
+    later = datetime.now(timezone.utc) + timedelta(hours=1)
+    with open_store(f"{servicebus.url}?store=scheduled_first") as broker:
+        broker.store_many([Message(f"m{n}", n, scheduled_at=later) for n in range(250)])
+        assert has_due(broker) is False
+        broker.store("now")
+
+        assert has_due(broker) is True
 
 
 def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:

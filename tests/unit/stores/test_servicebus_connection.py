@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from homing.bus import Administrator, BusListener, MessageReceiver, MessageSender
 from homing.errors import ConfigurationError
 from homing.stores.servicebus.options import connection_string, parse_url, url_of
+from tests.servicebus.server import ServiceBusServer
 
 _STRING = "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=Root Key;SharedAccessKey=a/b+c=="
 
@@ -58,6 +62,50 @@ def test_a_connection_of_the_microsoft_provider_is_a_store(
     assert connect(monkeypatch, f"?{urlencode(named)}", schema=_STRING) == url
     assert connect(monkeypatch, schema=_STRING, extra=named) == url
     assert connect(monkeypatch, f"?{urlencode(named)}", schema=_STRING, extra={"queue": "other"}) == url
+
+
+def test_a_connection_of_the_microsoft_provider_is_a_bus(
+    monkeypatch: pytest.MonkeyPatch, servicebus: ServiceBusServer
+) -> None:
+    from homing.airflow import StoreHook
+
+    form = {"conn_type": "azure_service_bus", "schema": servicebus.connection_string}
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps(form))
+    use_a_bus(StoreHook("bus").get_bus())
+
+
+def test_a_connection_of_ours_is_a_bus_in_its_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from homing.airflow import StoreHook
+
+    form = {"conn_type": "homing", "schema": f"{tmp_path}/x.db", "extra": {"scheme": "sqlite", "store": "orders"}}
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps(form))
+    use_a_bus(StoreHook("bus").get_bus())
+
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "homing", "password": "amqp://me:geheim@h/"}))
+    with pytest.raises(ConfigurationError, match="a bus is a database") as caught:
+        MessageSender(StoreHook("bus").get_bus(), queue="q")
+    assert "geheim" not in str(caught.value)
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "azure_service_bus"}))
+    with pytest.raises(ConfigurationError, match="no connection string"):
+        StoreHook("bus").get_bus()
+    with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
+        StoreHook("nobody").get_bus()
+
+
+def use_a_bus(connection: str) -> None:
+    """By all four classes."""
+    came = threading.Event()
+    with Administrator(connection) as admin, MessageSender(connection, queue="from-airflow") as sender:
+        admin.create_queue("from-airflow")
+        sender.send_payload("a")
+        with MessageReceiver(connection, queue="from-airflow") as receiver:
+            assert receiver.receive_payload(server_wait_time=20) == "a"
+        listener = BusListener(connection, queue="from-airflow")
+        listener.attach(lambda message: came.set())
+        with listener:
+            sender.send_payload("b")
+            assert came.wait(20)
+        admin.delete_queue("from-airflow")
 
 
 def test_options_of_the_store_stand_behind_the_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from homing import message as m
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _LOOK_AGAIN = 0.25  # seconds; what is on its way here is passed on by whoever waits
 _PAUSE = 0.02
 _PAGE = 100
+_SESSION = "session"  # what its lock is kept by; those of messages by their tokens
 # What the service writes on such dead letters.
 _MAX_DELIVERIES = "MaxDeliveryCountExceeded"
 
@@ -42,7 +44,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._dead = dead_lettered
         self._me = str(uuid.uuid4())
         self._session: str | None = None
-        self._keeper = LockKeeper(self, options.max_auto_lock_renew_duration)
+        self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
@@ -89,8 +91,15 @@ class EmbeddedReceiveLink(ReceiveLink):
     def _handed_out(self, entry: Entry, messages: Sequence[m.Message], *, state: str = m.LEASED) -> list[Message]:
         until = self._until(entry)
         given = [rows.to_bus(replace(message, state=state), locked_until=until) for message in messages]
-        self._keeper.keep(given, _lock_duration(entry))
+        for message in given:
+            renew = partial(self._renewed, message)
+            lock = f"message {message.message_id}"
+            self._keeper.keep(str(message.lock_token), lock, renew, lasts=_lock_duration(entry))
         return given
+
+    def _renewed(self, message: Message) -> float:
+        self.renew_lock(message)
+        return _lock_duration(self._entry())
 
     def receive_deferred(self, sequence_number: int) -> Message:
         entry = self._entry()
@@ -111,7 +120,7 @@ class EmbeddedReceiveLink(ReceiveLink):
 
     def complete(self, message: Message) -> None:
         self._store(self._entry()).acknowledge(rows.held(message))
-        self._keeper.forget(message)
+        self._keeper.forget(str(message.lock_token))
 
     def abandon(self, message: Message) -> None:
         entry, held = self._entry(), rows.held(message)
@@ -121,17 +130,17 @@ class EmbeddedReceiveLink(ReceiveLink):
             self._broker.bury(entry, held, _MAX_DELIVERIES, text)
         else:
             self._store(entry).acknowledge(held, success=False)
-        self._keeper.forget(message)
+        self._keeper.forget(str(message.lock_token))
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
         self._refuse_dead(message)
         self._broker.bury(self._entry(), rows.held(message), reason, description)
-        self._keeper.forget(message)
+        self._keeper.forget(str(message.lock_token))
 
     def defer(self, message: Message) -> None:
         self._refuse_dead(message)  # deferred messages are received from the queue, where it is not
         self._store(self._entry()).defer(rows.held(message))
-        self._keeper.forget(message)
+        self._keeper.forget(str(message.lock_token))
 
     def renew_lock(self, message: Message) -> datetime:
         entry = self._entry()
@@ -163,12 +172,19 @@ class EmbeddedReceiveLink(ReceiveLink):
             raise ConfigurationError(f"{self._path!r} requires sessions: receive with session_id or NEXT_SESSION")
         if self._session is not None:
             self._keep_session(entry)
-            return True
-        if wanted != NEXT_SESSION:
-            if not self._take_session(entry, wanted):
-                raise SessionHeldError(f"somebody else holds the session {wanted!r} of {self._path!r}")
-            return True
-        return self._take_next_session(entry)
+        elif wanted == NEXT_SESSION:
+            if not self._take_next_session(entry):
+                return False
+        elif not self._take_session(entry, wanted):
+            raise SessionHeldError(f"somebody else holds the session {wanted!r} of {self._path!r}")
+        lock = f"session {self._session}"
+        self._keeper.keep(_SESSION, lock, self._renewed_session, lasts=_lock_duration(entry))
+        return True
+
+    def _renewed_session(self) -> float:
+        entry = self._entry()
+        self._keep_session(entry)
+        return _lock_duration(entry)
 
     def _take_next_session(self, entry: Entry) -> bool:
         store, held, after = self._store(entry), self._broker.catalog.held(entry.store), 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from azure.servicebus import ServiceBusClient
+
 from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
-from homing.bus.options import RetryOptions
+from homing.bus.options import RetryMode, RetryOptions
 from homing.bus.service.administration import ServiceAdministration
 from homing.bus.service.receiving import ServiceReceiveLink
 from homing.bus.service.sending import ServiceSendLink
@@ -18,11 +20,14 @@ class ServiceBroker(Broker):
         sdk.connect(connection_string).close()  # refuses what is no connection string, and connects to nothing
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
-        return ServiceSendLink(sdk.connect(self._connection_string, **_retrying(retry)), path)
+        return ServiceSendLink(self._connect(path, retry), path)
 
     def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink:
-        client = sdk.connect(self._connection_string, **_retrying(options.retry))
-        return ServiceReceiveLink(client, path, options, dead_lettered=dead_lettered)
+        return ServiceReceiveLink(self._connect(path, options.retry), path, options, dead_lettered=dead_lettered)
+
+    def _connect(self, path: str, retry: RetryOptions) -> ServiceBusClient:
+        sdk.refuse_other_entity(self._connection_string, path)
+        return sdk.connect(self._connection_string, **_retrying(retry))
 
     def administration(self) -> Administration:
         return ServiceAdministration(self._connection_string)
@@ -32,9 +37,11 @@ class ServiceBroker(Broker):
 
 
 def _retrying(retry: RetryOptions) -> dict[str, Any]:
+    # The SDK doubles what it is given before the first pause already.
+    first = retry.delay / 2 if retry.mode is RetryMode.EXPONENTIAL else retry.delay
     return {
         "retry_total": retry.max_retries,
-        "retry_backoff_factor": retry.delay,
+        "retry_backoff_factor": first,
         "retry_backoff_max": retry.max_delay,
         "retry_mode": retry.mode.value,
         "try_timeout": retry.try_timeout,

@@ -8,10 +8,15 @@ from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 
+from homing import message as m
 from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from homing.errors import UnreadableMessageError
 from homing.stores.servicebus.bodies import (
     ENCODING,
+    HEADERS,
+    PARTITION,
+    PRIORITY,
+    drop_reason,
     raw_body,
     read_body,
     read_properties,
@@ -20,8 +25,6 @@ from homing.stores.servicebus.bodies import (
     write_properties,
 )
 
-# What the service writes among the properties of a dead letter.
-_SERVICES_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 _STATES = {ServiceBusMessageState.DEFERRED: DEFERRED, ServiceBusMessageState.SCHEDULED: SCHEDULED}
 
 
@@ -54,11 +57,11 @@ def to_bus(
     properties = read_properties(received)
     encoding = properties.pop(ENCODING, None)
     if dead_letter_of is not None:
-        for name in _SERVICES_OWN:
-            properties.pop(name, None)
+        drop_reason(properties)
     life = received.time_to_live
     try:
         body = read_body(received, encoding)
+        properties = _with_headers(properties, str(received.message_id)) if encoding else properties
     except UnreadableMessageError:
         body = raw_body(received)  # somebody else has to be able to look at it, and to settle it
     return Message(
@@ -86,3 +89,12 @@ def to_bus(
         dead_letter_source=received.dead_letter_source or dead_letter_of,
         state=_STATES.get(received.state, ACTIVE),
     )
+
+
+def _with_headers(properties: dict[str, Any], message_id: str) -> dict[str, Any]:
+    """The properties, with the headers that a store sent as one of them; what no property can be is JSON text."""
+    headers = m.decode_headers(properties.get(HEADERS), message_id)
+    others = {name: value for name, value in properties.items() if name not in (HEADERS, PARTITION, PRIORITY)}
+    return others | {
+        name: m.encode_json(value) if isinstance(value, (dict, list)) else value for name, value in headers.items()
+    }

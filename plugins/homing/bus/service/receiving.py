@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from azure.servicebus import (
@@ -24,11 +26,18 @@ from homing.bus.service.messages import to_bus
 from homing.errors import ConfigurationError, NoSuchMessageError, NotInFlightError
 from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
 
+log = logging.getLogger(__name__)
+
 _FORGET_FROM = 10_000
+_SESSION = "session"  # what its lock is kept by; those of messages by their tokens
 
 
 class ServiceReceiveLink(ReceiveLink):
-    """Settlements are confirmed by the service before they return, as the SDK does from 7.15 on."""
+    """Settlements are confirmed by the service before they return, as the SDK does from 7.15 on.
+
+    With RECEIVE_AND_DELETE too a message is locked and then completed: a link of that mode would have the service push
+    and remove what comes after the last receive, which nobody gets when the link is closed.
+    """
 
     def __init__(
         self, client: ServiceBusClient, path: str, options: ReceiveOptions, *, dead_lettered: bool = False
@@ -41,17 +50,18 @@ class ServiceReceiveLink(ReceiveLink):
         self._receiver: ServiceBusReceiver | None = None
         self._receiving: Receiving | None = None
         self._held: dict[str, ServiceBusReceivedMessage] = {}
-        self._keeper = LockKeeper(self, options.max_auto_lock_renew_duration)
+        self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def receive(self, limit: int, wait: float) -> list[Message]:
         if self._open(wait) is None:
             return []
+        self._keep_session(waiting=wait)
         with self._translated("receive from"):
             assert self._receiving is not None
             received = self._receiving.receive(limit, wait)
-        return [self._handed_out(one) for one in received]
+        return self._handed_out(received)
 
     def receive_deferred(self, sequence_number: int) -> Message:
         receiver = self._open(None)
@@ -64,13 +74,13 @@ class ServiceReceiveLink(ReceiveLink):
             raise NoSuchMessageError(
                 f"no message of {self._path!r} is deferred under the sequence number {sequence_number}"
             )
-        return self._handed_out(found[0])
+        return self._handed_out(found)[0]
 
     def _open(self, wait: float | None) -> ServiceBusReceiver | None:
         """The receiver; None when no session was free within so many seconds."""
         if self._receiver is not None:
             return self._receiver
-        options: dict[str, Any] = {"receive_mode": self._options.mode.value}
+        options: dict[str, Any] = {}
         if self._dead:
             options["sub_queue"] = ServiceBusSubQueue.DEAD_LETTER
         elif self._options.session_id == NEXT_SESSION:
@@ -93,19 +103,61 @@ class ServiceReceiveLink(ReceiveLink):
         self._receiver, self._receiving = receiver, Receiving(receiver)
         return receiver
 
-    def _handed_out(self, received: ServiceBusReceivedMessage) -> Message:
+    def _handed_out(self, received: Sequence[ServiceBusReceivedMessage]) -> list[Message]:
+        self._keep_session()
+        return [self._locked(one) for one in received] if self._locks else self._deleted(received)
+
+    def _locked(self, received: ServiceBusReceivedMessage) -> Message:
         assert self._receiver is not None
-        until: datetime | None = None
-        if self._locks:
-            session: ServiceBusSession | None = self._receiver.session
-            until = received.locked_until_utc if session is None else session.locked_until_utc
-        message = to_bus(received, until, dead_letter_of=self._path if self._dead else None)
-        if message.lock_token is not None and message.locked_until is not None:
+        session: ServiceBusSession | None = self._receiver.session  # None where there are no sessions
+        until = received.locked_until_utc if session is None else session.locked_until_utc
+        message = self._to_bus(received, until)
+        if message.lock_token is not None:
             self._forget_old()
             self._held[message.lock_token] = received
-            left = (message.locked_until - datetime.now(timezone.utc)).total_seconds()
-            self._keeper.keep([message], max(left, 0.0))
+            if session is None:
+                lock = f"message {message.message_id}"
+                renew = partial(self._renewed, message)
+                self._keeper.keep(message.lock_token, lock, renew, lasts=_left(until))
         return message
+
+    def _deleted(self, received: Sequence[ServiceBusReceivedMessage]) -> list[Message]:
+        """Those whose removal the service has confirmed; the others come again."""
+        assert self._receiver is not None
+        deleted: list[Message] = []
+        for one in received:
+            message = self._to_bus(one, None)
+            try:
+                with self._translated(f"delete message {message.message_id} of"):
+                    self._receiver.complete_message(one)
+            except Exception as error:
+                if not deleted:
+                    raise
+                # Nobody else will ever get those that are gone.
+                log.warning("some messages of %r are received later: %s", self._path, error)
+                break
+            deleted.append(message)
+        return deleted
+
+    def _to_bus(self, received: ServiceBusReceivedMessage, locked_until: datetime | None) -> Message:
+        return to_bus(received, locked_until, dead_letter_of=self._path if self._dead else None)
+
+    def _renewed(self, message: Message) -> float:
+        return _left(self.renew_lock(message))
+
+    def _keep_session(self, *, waiting: float = 0.0) -> None:
+        assert self._receiver is not None
+        session: ServiceBusSession | None = self._receiver.session
+        if session is not None:
+            lasts = _left(session.locked_until_utc)
+            self._keeper.keep(
+                _SESSION, f"session {session.session_id}", self._renew_session, lasts=lasts, waiting=waiting
+            )
+
+    def _renew_session(self) -> float:
+        assert self._receiver is not None
+        with self._translated("renew the lock on a session of"):
+            return _left(self._receiver.session.renew_lock())
 
     # -- settling ----------------------------------------------------------------------------------------------
 
@@ -137,14 +189,14 @@ class ServiceReceiveLink(ReceiveLink):
         assert self._receiver is not None
         with self._translated(f"{doing} message {message.message_id} of"):
             settle(self._receiver, held)
-        self._keeper.forget(message)
+        self._keeper.forget(str(message.lock_token))
         self._held.pop(str(message.lock_token), None)
 
     def renew_lock(self, message: Message) -> datetime:
         held = self._find(message)
         assert self._receiver is not None
         with self._translated(f"renew the lock on message {message.message_id} of"):
-            session: ServiceBusSession | None = self._receiver.session  # None where there are no sessions
+            session: ServiceBusSession | None = self._receiver.session
             return self._receiver.renew_message_lock(held) if session is None else session.renew_lock()
 
     def close(self) -> None:
@@ -178,3 +230,8 @@ class ServiceReceiveLink(ReceiveLink):
 
     def _translated(self, doing: str) -> Any:
         return translated(f"{doing} {self._path!r}")
+
+
+def _left(until: datetime | None) -> float:
+    """Seconds until then."""
+    return 0.0 if until is None else max((until - datetime.now(timezone.utc)).total_seconds(), 0.0)

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusClient
 from homing.bus.broker import SendLink
 from homing.bus.message import Message
 from homing.bus.service.messages import to_sdk
-from homing.errors import NoSuchMessageError
+from homing.errors import NoSuchMessageError, StoreError
 from homing.stores.servicebus.sdk import sender_for, translated
 
 
@@ -28,8 +28,15 @@ class ServiceSendLink(SendLink):
             self._sender.send_messages(outgoing[0] if len(outgoing) == 1 else outgoing)
 
     def schedule(self, message: Message, at: datetime) -> int:
+        outgoing = to_sdk(message)
         with translated(f"schedule a message on {self._path!r}"):
-            return int(self._sender.schedule_messages(to_sdk(message), at)[0])
+            numbers = self._sender.schedule_messages(outgoing, at)
+        if not numbers:
+            raise StoreError(
+                f"the service gave no sequence number for message {outgoing.message_id}, scheduled on {self._path!r}: "
+                "it may be a duplicate of one that was sent before, and cannot be cancelled"
+            )
+        return int(numbers[0])
 
     def cancel(self, sequence_number: int) -> None:
         try:

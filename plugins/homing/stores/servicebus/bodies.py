@@ -6,8 +6,9 @@ do not know it can ignore.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
@@ -18,7 +19,11 @@ from homing import message as m
 from homing.errors import UnstorableContentError
 
 ENCODING = "homing-encoding"
+HEADERS = "homing-headers"
+PRIORITY = "homing-priority"
+PARTITION = "homing-partition-key"
 _RAW = "bytes"
+_SERVICES_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 _MAX_LIFE = 2**32 - 1  # milliseconds, as AMQP counts them
 
 
@@ -81,6 +86,25 @@ def read_properties(received: ServiceBusReceivedMessage) -> dict[str, Any]:
     """The application properties: the SDK hands out names and texts as bytes."""
     properties: Mapping[Any, Any] = received.application_properties or {}
     return {str(_plain(name)): _plain(value) for name, value in properties.items()}
+
+
+def drop_reason(properties: dict[str, Any]) -> None:
+    """Takes out what the service writes among the properties of a dead letter."""
+    for name in _SERVICES_OWN:
+        properties.pop(name, None)
+
+
+def as_headers(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A stranger's properties; those of a kind that no header has are texts."""
+    return {name: _headers_value(value) for name, value in properties.items()}
+
+
+def _headers_value(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """Between a Message and one of the SDK.
 
 What Service Bus has a field for travels in that field. The caller's headers travel as JSON text in one property: AMQP
-would change their types. A message without our mark is a stranger's, whose properties are its headers.
+would change their types. Where there is no such property, the others are the headers: the message is a stranger's, or
+was sent by `homing.bus`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from homing.message import Message
 from homing.store import CRASHED, EXPIRED
 from homing.stores.servicebus.bodies import (
     ENCODING,
+    HEADERS,
+    PARTITION,
+    PRIORITY,
+    as_headers,
+    drop_reason,
     raw_body,
     read_body,
     read_properties,
@@ -25,9 +31,6 @@ from homing.stores.servicebus.bodies import (
     write_properties,
 )
 
-_HEADERS = "homing-headers"
-_PRIORITY = "homing-priority"
-_PARTITION = "homing-partition-key"
 _STATES = {
     ServiceBusMessageState.ACTIVE: m.AVAILABLE,
     ServiceBusMessageState.DEFERRED: m.DEFERRED,
@@ -42,13 +45,13 @@ def pack(message: Message) -> ServiceBusMessage:
     body, encoding = write_body(message.content)
     properties: dict[Any, Any] = {ENCODING: encoding}
     if message.headers:
-        properties[_HEADERS] = m.encode_headers(message.headers)
+        properties[HEADERS] = m.encode_headers(message.headers)
     if message.priority:
-        properties[_PRIORITY] = message.priority
+        properties[PRIORITY] = message.priority
     partition = message.partition_key
     if partition is not None and message.session_id not in (None, partition):
         # To the service the two are the same thing.
-        properties[_PARTITION], partition = partition, None
+        properties[PARTITION], partition = partition, None
     packed = ServiceBusMessage(
         body,
         application_properties=write_properties(properties),
@@ -79,10 +82,14 @@ def unpack(
     Raises UnreadableMessageError for what cannot be decoded; with `raw`, its text is the content instead.
     """
     properties = read_properties(received)
+    if source is not None:
+        drop_reason(properties)
     encoding = None if raw else properties.pop(ENCODING, None)
     message_id = message_id_of(received, name)
     content: Any = read_body(received, encoding) if encoding else _strangers(received)
-    headers = m.decode_headers(properties.pop(_HEADERS, None), message_id) if encoding else _plain(properties)
+    priority, partition = properties.pop(PRIORITY, 0), properties.pop(PARTITION, received.partition_key)
+    ours = encoding is not None and HEADERS in properties
+    headers = m.decode_headers(properties[HEADERS], message_id) if ours else as_headers(properties)
     scheduled, enqueued = received.scheduled_enqueue_time_utc, received.enqueued_time_utc
     reason = received.dead_letter_reason
     deliveries = received.delivery_count or 0
@@ -94,11 +101,11 @@ def unpack(
         headers=headers,
         correlation_id=None if received.correlation_id is None else str(received.correlation_id),
         session_id=received.session_id,
-        partition_key=properties.get(_PARTITION, received.partition_key),
+        partition_key=partition,
         subject=received.subject,
         to=received.to,
         reply_to=received.reply_to,
-        priority=int(properties.get(_PRIORITY, 0)),
+        priority=priority if isinstance(priority, int) else 0,
         time_to_live=_life(received.time_to_live),
         sequence_number=received.sequence_number,
         lock_token=lock_token,
@@ -115,7 +122,12 @@ def unpack(
 
 def message_id_of(received: ServiceBusReceivedMessage, name: str) -> str:
     """Its id; one made of its place in the queue, which stays the same, for a stranger's without."""
-    return f"{name}-{received.sequence_number}" if received.message_id is None else str(received.message_id)
+    if received.message_id is not None:
+        return str(received.message_id)
+    # A queue that was made anew counts from one again.
+    enqueued = received.enqueued_time_utc
+    when = "" if enqueued is None else f"-{round(enqueued.timestamp() * 1000):x}"
+    return f"{name}-{received.sequence_number}{when}"
 
 
 def _strangers(received: ServiceBusReceivedMessage) -> Any:
@@ -128,13 +140,6 @@ def _strangers(received: ServiceBusReceivedMessage) -> Any:
         return m.decode(m.JSON, text) if "json" in (received.content_type or "") else text
     except (UnicodeDecodeError, UnreadableMessageError):
         return body
-
-
-def _plain(properties: dict[str, Any]) -> dict[str, Any]:
-    """Those of a stranger's properties that a header can be."""
-    return {
-        name: value for name, value in properties.items() if value is None or isinstance(value, (str, int, float, bool))
-    }
 
 
 def _life(value: timedelta | None) -> timedelta | None:

@@ -13,6 +13,7 @@ from azure.servicebus import (
     ServiceBusReceiver,
     ServiceBusSender,
     exceptions,
+    parse_connection_string,
 )
 
 from homing.errors import (
@@ -42,9 +43,11 @@ _ERRORS: tuple[tuple[tuple[type[BaseException], ...], type[HomingError], str], .
     ((exceptions.MessageSizeExceededError,), TooLargeError, "it has more bytes than the service takes"),
     ((exceptions.ServiceBusAuthenticationError, exceptions.ServiceBusAuthorizationError), ConfigurationError,
      "the service refuses the key of this connection string"),
+    ((exceptions.ServiceBusQuotaExceededError,), StoreUnavailableError, "a quota of the service is used up"),
+    ((exceptions.MessagingEntityDisabledError,), StoreUnavailableError, "the queue, topic or subscription is disabled"),
+    ((exceptions.ServiceBusServerBusyError,), StoreUnavailableError, "the service is too busy"),
     ((exceptions.ServiceBusConnectionError, exceptions.ServiceBusCommunicationError, exceptions.OperationTimeoutError,
-      exceptions.ServiceBusServerBusyError, exceptions.ServiceBusQuotaExceededError,
-      exceptions.MessagingEntityDisabledError, OSError), StoreUnavailableError, "the service cannot be reached"),
+      OSError), StoreUnavailableError, "the service cannot be reached"),
 )  # fmt: skip
 
 
@@ -72,6 +75,16 @@ def connect(connection_string: str, **options: Any) -> ServiceBusClient:
             "this is not a connection string of Azure Service Bus, such as "
             "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
         ) from error
+
+
+def refuse_other_entity(connection_string: str, path: str) -> None:
+    """Raises ConfigurationError where the connection string is that of one entity, and this is another."""
+    entity = parse_connection_string(connection_string).entity_path
+    wanted = path.partition(_SUBSCRIPTIONS)[0]
+    if entity and entity != wanted:
+        raise ConfigurationError(
+            f"this connection string is one for {entity!r} alone, as its EntityPath says, and not for {wanted!r}"
+        )
 
 
 def sender_for(client: ServiceBusClient, path: str) -> ServiceBusSender:

@@ -19,10 +19,8 @@ from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, Serv
 from homing import store as contract
 from homing.errors import (
     ConfigurationError,
-    HomingError,
     LeaseLostError,
     NotInFlightError,
-    StoreError,
     UnreadableMessageError,
 )
 from homing.message import Headers, Message
@@ -187,7 +185,7 @@ class ServiceBusStore(Store):
                         self._give_back(token, held)
                     elif held.renew_at <= now:
                         self._renew_lock(held)
-                except HomingError as error:
+                except Exception as error:  # noqa: BLE001 - whatever becomes of this lock, the others are kept
                     log.warning("message %s of store %r: %s", held.message.id, self.name, error)
 
     def _give_back(self, token: str, held: Held) -> None:
@@ -319,10 +317,7 @@ class Keeper(threading.Thread):
             store = self._store()
             if store is None:
                 return
-            try:
-                store.tend()
-            except StoreError as error:
-                log.warning("store %r: %s", store.name, error)
+            store.tend()
             del store
 
     def stop(self) -> None:
