@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -146,6 +146,46 @@ def test_a_failed_settlement_undoes_only_itself_in_the_callers_transaction(store
         assert connection.execute(sa.text("select n from app")).scalar() == 1
 
 
+def test_an_id_may_come_again_in_a_transaction_after_the_window_as_it_is_now(
+    database: str, engine: sa.Engine
+) -> None:
+    with opened(database) as admin:
+        admin.configure(duplicate_window=0.2)
+    with opened(database) as store:
+        store.store("first", id="m")
+        store.settle(store.claim(1))
+        time.sleep(0.3)
+
+        with opened(database) as producer, engine.begin() as connection:
+            producer.store("after the window", id="m", transaction=connection)
+
+        assert [message.content for message in store.claim(1)] == ["after the window"]
+
+
+def test_settling_in_a_transaction_keeps_to_the_properties_as_they_are_now(database: str, engine: sa.Engine) -> None:
+    with opened(database) as store, opened(database) as consumer:
+        store.store_many(["a", "b"])
+        first, second = store.claim(2)
+        store.configure(acknowledged="removed", backoff=100)
+
+        with engine.begin() as connection:
+            consumer.settle([first, second], [True, False], transaction=connection)
+
+        assert {state: n for state, n in store.count().items() if n} == {"scheduled": 1}
+
+
+def test_the_first_store_of_all_may_be_in_a_transaction_that_has_the_database_for_itself(
+    database: str, engine: sa.Engine
+) -> None:
+    execute(engine, "create table app (n integer)")
+    with opened(database) as producer, engine.begin() as connection:
+        connection.execute(sa.text("insert into app values (1)"))
+        producer.store("a", transaction=connection)
+
+    with opened(database) as store:
+        assert [message.content for message in store.claim(10)] == ["a"]
+
+
 # -- leases -----------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +296,46 @@ def test_a_consumer_whose_clock_is_wrong_does_not_take_what_others_hold(database
         message = store.retrieve()
         assert message is not None
         store.acknowledge(message)
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_the_first_call_of_a_consumer_whose_clock_is_wrong_goes_by_the_databases(database: str, hours: int) -> None:
+    if database.startswith("sqlite"):
+        pytest.skip("consumers of SQLite share one machine's clock")
+
+    def wrong() -> SqlStore:
+        return SqlStore(sa.make_url(database), "orders", clock=lambda: time.time_ns() + hours * 3600 * SECOND)
+
+    def now(**shift: float) -> datetime:
+        return datetime.now(timezone.utc) + timedelta(**shift)
+
+    with opened(database) as store:
+        with wrong() as producer:
+            producer.store("a", id="a")
+        with wrong() as producer, producer._database._engine.begin() as connection:
+            producer.store("b", id="b", transaction=connection)
+        for message_id in ("a", "b"):
+            (message,) = store.browse(ids=[message_id])
+            assert message.enqueued_at is not None
+            assert abs(message.enqueued_at - now()) < timedelta(minutes=1)
+        store.settle(store.claim(2))
+
+        store.store("later", id="later", scheduled_at=now(minutes=30))
+        with wrong() as other:
+            assert not other.has_due()
+        with wrong() as other:
+            assert other.cancel("later")
+
+        store.store("held", id="held")
+        (held,) = store.claim(1, batch_id="run", lease=60)
+        with wrong() as other:
+            assert other.reschedule(["held"], now()) == 0
+        with wrong() as other:
+            lease = other.held_batch("run")
+            assert lease is not None
+        with wrong() as other:
+            other.renew(lease, 60)
+        store.acknowledge(held)
 
 
 # -- duplicates, rate, properties, columns ----------------------------------------------------------------------

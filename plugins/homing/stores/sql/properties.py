@@ -168,11 +168,19 @@ class LiveProperties:
         self._current = given
         self._looked: float | None = None
 
-    def current(self) -> Properties:
+    def current(self, transaction: Any = None) -> Properties:
+        """The properties, for what is done in the caller's `transaction` too."""
         if self._looked is None or time.monotonic() - self._looked > _REFRESH:
-            self._current = self._given.changed(self._database.read(self._shared))
+            self._current = self._given.changed(self._look(transaction))
             self._looked = time.monotonic()
         return self._current
+
+    def _look(self, transaction: Any) -> dict[str, Any]:
+        if transaction is None or self._database.dialect.locks_rows:
+            return self._database.read(self._shared)
+        # The caller may have the database for himself: on another connection we would wait for him in vain.
+        with self._database.within(transaction) as connection:
+            return self._shared(connection)
 
     def change(self, values: Mapping[str, Any]) -> Properties:
         """Sets properties for every consumer; None gives one back to what each consumer says itself."""

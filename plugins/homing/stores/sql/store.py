@@ -131,6 +131,7 @@ class SqlStore(Store):
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
+        window = self._live.current(transaction).duplicate_window
         now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
         new_ids = _new_ids()
         values = [
@@ -139,8 +140,6 @@ class SqlStore(Store):
             else rows.plain_row(next(new_ids), item, now, partitions=parts)
             for item in contents
         ]
-        properties = self._live.current() if transaction is None else self._options.properties
-        window = properties.duplicate_window
         if values and transaction is None:
             self._database.write(lambda connection: self._inserts.insert(connection, values, window))
         elif values:
@@ -409,7 +408,7 @@ class SqlStore(Store):
 
     def _settle(self, messages: Sequence[Held], outcomes: Sequence[bool], transaction: Any) -> None:
         done, undone = list(compress(messages, outcomes)), list(compress(messages, map(not_, outcomes)))
-        properties = self._live.current() if transaction is None else self._options.properties
+        properties = self._live.current(transaction)
         changes = [(done, self._settlements.finish(properties)), (undone, self._settlements.release(properties))]
         if messages:
             self._settlements.apply([change for change in changes if change[0]], transaction)
