@@ -137,7 +137,8 @@ class Store(ABC):
     ) -> list[Message]:
         """Up to `limit` due messages under one lease of `lease` seconds; without it, the store's own, which backs off.
 
-        Claiming again with the same `batch_id` returns what is left of the same batch, never new messages. Of each
+        Claiming again with the same `batch_id` returns what is left of the same batch, never new messages; what was
+        released or claimed by others meanwhile has left it, and a batch that all have left is a new one. Of each
         session only the first unfinished message is claimed; with `session_id`, the first `limit` of that session, in
         order, while nobody else holds one of them. `partitions` keeps to these.
         """

@@ -149,6 +149,57 @@ def test_a_batch_whose_lease_ran_out_is_found_again_under_a_new_token(store: Sto
 
 
 @pytest.mark.needs(CLAIM)
+def test_a_batch_whose_lease_ran_out_does_not_get_back_what_others_hold(store: Store, other: Store) -> None:
+    store.store_many(["a", "b"])
+    store.claim(2, batch_id="run 1", lease=0.1)
+    time.sleep(0.15)
+    (taken,) = other.claim(1, lease=30)
+
+    again = store.claim(2, batch_id="run 1", lease=30)
+
+    assert [message.content for message in again] == ["b"]
+    other.acknowledge(taken)
+    store.settle(again)
+
+
+@pytest.mark.needs(CLAIM)
+def test_a_batch_that_others_took_whole_is_a_new_one(store: Store, other: Store) -> None:
+    store.store("a")
+    store.claim(2, batch_id="run 1", lease=0.1)
+    time.sleep(0.15)
+    (taken,) = other.claim(1, lease=30)
+    assert store.claim(2, batch_id="run 1", lease=30) == []
+    store.store("b")
+
+    assert [message.content for message in store.claim(2, batch_id="run 1", lease=30)] == ["b"]
+
+    other.acknowledge(taken)
+
+
+@pytest.mark.needs(CLAIM, RESCHEDULE)
+def test_what_was_rescheduled_belongs_to_no_batch(store: Store) -> None:
+    store.store_many([Message("a", "a"), Message("b", "b")])
+    store.claim(2, batch_id="run 1", lease=0.1)
+    time.sleep(0.15)
+    store.reschedule(["a"], soon(-1))
+
+    assert [message.id for message in store.claim(2, batch_id="run 1", lease=30)] == ["b"]
+    assert [message.id for message in store.claim(2, lease=30)] == ["a"]
+
+
+@pytest.mark.needs(CLAIM, TIME_TO_LIVE)
+def test_what_a_batch_holds_does_not_expire(store: Store) -> None:
+    store.store(Message("a", "a", time_to_live=timedelta(seconds=0.3)))
+    (first,) = store.claim(1, batch_id="run 1", lease=30)
+    time.sleep(0.4)
+
+    (again,) = store.claim(1, batch_id="run 1", lease=30)
+
+    assert again.lock_token == first.lock_token
+    store.acknowledge(again)
+
+
+@pytest.mark.needs(CLAIM)
 def test_settling_takes_one_outcome_for_each(store: Store) -> None:
     for n in range(4):
         store.store(n)

@@ -214,10 +214,14 @@ class Shelf:
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def join_batch(self, entry: Entry, batch_id: str) -> None:
+    def join_batch(self, entry: Entry, batch_id: str | None) -> None:
+        """It is in this batch from now on, or in none, and in no other."""
+        if entry.batch_id == batch_id:
+            return
         self.leave_batch(entry)
         entry.batch_id = batch_id
-        self._batches.setdefault(batch_id, {})[entry.message.id] = entry
+        if batch_id is not None:
+            self._batches.setdefault(batch_id, {})[entry.message.id] = entry
 
     def leave_batch(self, entry: Entry) -> None:
         if entry.batch_id is None:

@@ -193,6 +193,7 @@ class MemoryStore(Store):
             for entry in changed:
                 entry.time_scheduled = entry.time_next = due
                 entry.lock_token = None
+                self._shelf.leave_batch(entry)
                 entry.deliveries = entry.deliveries if delivery_count is None else delivery_count
                 self._shelf.place(entry, SCHEDULED if due > now else AVAILABLE)
             return len(changed)
@@ -311,8 +312,7 @@ class MemoryStore(Store):
             seconds = self._doubled(self._options.ack_wait, entry.deliveries) if lease is None else lease
             entry.time_next = now + _span(seconds)
             entry.lock_token = token
-            if batch_id is not None:
-                self._shelf.join_batch(entry, batch_id)
+            self._shelf.join_batch(entry, batch_id)
             self._shelf.place(entry, LEASED)
             try:
                 claimed.append(self._message(entry))

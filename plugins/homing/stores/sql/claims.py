@@ -322,16 +322,13 @@ class Claims:
 
     def _leases(self, wanted: Wanted, token: str, now: int) -> tuple[sa.Update, dict[str, Any]]:
         """The statement that leases, and its parameters."""
-        own, batch, named = wanted.lease is None, wanted.batch_id is not None, wanted.ids is not None
-        properties = wanted.properties if own else None
-        parameters: dict[str, Any] = {"now": now, "token": token}
+        properties = wanted.properties if wanted.lease is None else None
+        parameters: dict[str, Any] = {"now": now, "token": token, "batch": wanted.batch_id}
         if wanted.lease is not None:
             parameters["until"] = now + int(wanted.lease * NANOSECONDS)
-        if batch:
-            parameters["batch"] = wanted.batch_id
-        return self._statements.get(self._leasing, properties, batch, named), parameters
+        return self._statements.get(self._leasing, properties, wanted.ids is not None), parameters
 
-    def _leasing(self, properties: Properties | None, batch: bool, named: bool) -> sa.Update:
+    def _leasing(self, properties: Properties | None, named: bool) -> sa.Update:
         """`properties` of the store whose own lease it is; None when the lease was asked for."""
         c, now, token = self._table.c, sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("token", type_=sa.String)
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
@@ -341,9 +338,9 @@ class Claims:
             "time_next": sa.bindparam("until") if properties is None else now + self._own_lease(properties),
             "epoch": _one_more(c.epoch, c.lock_token.is_(None) | (c.lock_token != token)),
             "lock_token": token,
+            # Even when there is none: whoever claimed it for a batch before must not find it there again.
+            "batch_id": sa.bindparam("batch", type_=sa.String),
         }
-        if batch:
-            values["batch_id"] = sa.bindparam("batch")
         if named:
             values["time_dead"] = None
         return self._changes(values)
@@ -401,7 +398,8 @@ def _fate(row: Sequence[Any], wanted: Wanted, now: int) -> str | None:
             return _EARLY
         if token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
             return CRASHED
-        if life is not None and scheduled + life <= now and wanted.ids is None:
+        held = token is not None and due > now
+        if life is not None and scheduled + life <= now and wanted.ids is None and not held:
             return EXPIRED
     except TypeError:
         return None  # people wrote something else than numbers there: whoever reads it will say so

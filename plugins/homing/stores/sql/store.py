@@ -203,7 +203,7 @@ class SqlStore(Store):
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
         c, when = self._table.c, max(1, rows.to_nanoseconds(at))
-        values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None}
+        values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None, "batch_id": None}
         if delivery_count is not None:
             values["epoch"] = delivery_count
 
