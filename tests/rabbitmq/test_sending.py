@@ -23,8 +23,8 @@ from homing.stores.rabbitmq.envelope import Parcel
 from homing.stores.rabbitmq.options import parse_url
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import drain, take
-from tests.rabbitmq_server import RabbitMQ
+from tests.rabbitmq.conftest import drain, eventually, take
+from tests.rabbitmq_server import RabbitMQ, remove_store
 
 pytestmark = pytest.mark.services
 
@@ -52,6 +52,32 @@ def test_a_message_the_broker_refuses_is_an_error_that_names_the_first(url: str,
         publisher.publish(parcels)
 
     publisher.link.close()
+
+
+def test_confirms_of_a_call_that_was_interrupted_confirm_nothing_of_the_next(
+    url: str, channel: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = f"{name}.full"
+    channel.queue_declare(full, durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    publisher = Publisher(*parse_url(url))
+
+    def parcel(queue: str, message_id: str) -> Parcel:
+        return Parcel(message_id, "", queue, pika.BasicProperties(message_id=message_id), b"x")
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    publisher.publish([parcel(name, "m1")])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(publisher.link, "run", interrupt)
+        publisher.publish([parcel(name, "m2")])
+    eventually(lambda: channel.queue_declare(name, passive=True).method.message_count == 2)
+
+    with pytest.raises(StoreError, match="did not take 1 of 1 messages"):
+        publisher.publish([parcel(full, "m3")])
+
+    publisher.link.close()
+    remove_store(url.partition("?")[0], name)
 
 
 def test_messages_are_durable_and_persistent(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
