@@ -311,6 +311,20 @@ def test_waiting_ends_when_a_message_is_stored_and_when_a_scheduled_one_is_due(s
     assert take(other).content == "later"
 
 
+@pytest.mark.needs(WAKE_UP, SESSIONS, COUNT)
+def test_nobody_is_woken_for_a_message_that_waits_for_its_turn_in_a_session(store: Store, other: Store) -> None:
+    store.store_many([Message(f"a{n}", n, session_id="a") for n in range(3)])
+    first = take(store)
+
+    assert not other.wait(0.3)
+
+    age = other.oldest_age()
+    assert age is not None, "it is due all the same"
+    store.acknowledge(first)
+    assert other.wait(5)
+    assert take(other).id == "a1"
+
+
 # -- order ------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -367,13 +368,52 @@ def test_claiming_keeps_to_the_rate() -> None:
     now = 0.0
     limit = properties.RateLimit(clock=lambda: now)
 
-    assert limit.allowed(100, rate=10) == 10
-    limit.taken(10)
-    assert limit.allowed(100, rate=10) == 0
+    assert limit.take(100, rate=10) == 10
+    assert limit.take(100, rate=10) == 0
+    assert limit.pause(rate=10) == pytest.approx(0.1)
     now = 0.5
-    assert limit.allowed(100, rate=10) == 5
+    assert limit.pause(rate=10) == 0
+    assert limit.take(100, rate=10) == 5
     now = 60.0
-    assert limit.allowed(100, rate=10) == 10
+    assert limit.take(100, rate=10) == 10
+    limit.give_back(4)
+    assert limit.take(100, rate=10) == 4
+    assert limit.take(100, rate=0) == 100
+
+
+def test_threads_that_claim_at_once_keep_to_the_rate_together() -> None:
+    limit = properties.RateLimit(clock=lambda: 0.0)
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: limit.take(3, rate=10), range(8)))
+
+    assert sum(taken) == 10
+
+
+def test_a_batch_is_found_again_although_the_rate_is_used_up(database: str) -> None:
+    with opened(database, rate=5) as store:
+        store.store_many(range(20))
+        first = store.claim(20, batch_id="run 1", lease=30)
+
+        again = store.claim(20, batch_id="run 1", lease=30)
+
+        assert [message.id for message in again] == [message.id for message in first]
+        assert store.claim(20, batch_id="run 2", lease=30) == []
+        time.sleep(1)
+        assert 4 <= len(store.claim(20, batch_id="run 2", lease=30)) <= 5, "what is claimed again does not count"
+
+
+def test_waiting_lasts_until_the_rate_allows_another_message(database: str) -> None:
+    with opened(database, rate=2) as store:
+        store.store_many(range(20))
+        assert len(store.claim(20)) == 2
+        began = time.monotonic()
+
+        assert not store.wait(0.1)
+        assert store.wait(5)
+
+        assert 0.3 < time.monotonic() - began < 3
+        assert len(store.claim(20)) == 1
 
 
 def test_a_store_with_a_rate_hands_out_no_more(database: str) -> None:
@@ -498,22 +538,48 @@ def test_a_waiting_consumer_hears_of_a_message_at_once(database: str) -> None:
     assert heard[0] - stored < 2
 
 
+def notifications(store: SqlStore, work: Callable[[], object]) -> int:
+    """How often PostgreSQL's listeners hear of this work."""
+    listener: Any = store._database.connect_apart()
+    listener.dbapi_connection.autocommit = True
+    listener.dbapi_connection.execute('LISTEN "homing_orders"')
+    work()
+    heard = list(listener.dbapi_connection.notifies(timeout=0.5))
+    listener.close()
+    return len(heard)
+
+
+def test_whatever_makes_a_message_due_notifies_and_a_plain_acknowledgement_does_not(postgresql: Any) -> None:
+    with opened(postgresql.empty_database()) as store:
+        store.store_many([Message(name, name) for name in "abcd"])
+        (a, b, c, d) = store.claim(4, lease=60)
+        assert notifications(store, lambda: store.acknowledge(a)) == 0
+        assert notifications(store, lambda: store.settle([b, c], [True, False])) == 1
+        assert notifications(store, lambda: store.acknowledge(d, success=False)) == 1
+        assert notifications(store, lambda: store.reschedule(["d"], datetime.now(timezone.utc))) == 1
+        assert notifications(store, lambda: store.reschedule(["unknown"], datetime.now(timezone.utc))) == 0
+        store.settle(store.claim(2))
+
+        store.store_many([Message(f"s{n}", n, session_id="s") for n in range(4)])
+        assert notifications(store, lambda: store.acknowledge(store.claim(1)[0])) == 1
+        assert notifications(store, lambda: store.acknowledge(store.claim(1)[0].id)) == 1
+        assert notifications(store, lambda: store.dead_letter(store.claim(1)[0], reason="bad")) == 1
+        assert notifications(store, lambda: store.defer(store.claim(1)[0])) == 1
+
+
 def test_a_transaction_notifies_once_however_many_messages_it_stores(postgresql: Any) -> None:
     database = postgresql.empty_database()
     engine = sa.create_engine(database)
     with opened(database) as store, engine.connect() as connection:
         store.count()
-        listener: Any = store._database.connect_apart()
-        listener.dbapi_connection.autocommit = True
-        listener.dbapi_connection.execute('LISTEN "homing_orders"')
-        store.store("a", transaction=connection)
-        store.store_many(range(100), transaction=connection)
-        connection.commit()
-        heard = list(listener.dbapi_connection.notifies(timeout=0.5))
-        listener.close()
-    engine.dispose()
 
-    assert len(heard) == 1
+        def store_some() -> None:
+            store.store("a", transaction=connection)
+            store.store_many(range(100), transaction=connection)
+            connection.commit()
+
+        assert notifications(store, store_some) == 1
+    engine.dispose()
 
 
 def test_an_acknowledgement_that_comes_too_late_in_a_transaction_is_refused(database: str, engine: sa.Engine) -> None:
