@@ -39,7 +39,7 @@ TIME_TO_LIVE = "time_to_live"  # what is due for longer than that becomes dead, 
 DEDUPLICATION = "deduplication"  # an id stored again within a window is not stored twice
 PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
-WAKE_UP = "wake_up"  # wait for a message without polling for it
+WAKE_UP = "wake_up"  # wait for a message without polling for it, or be told when the next is due
 LEDGER = "ledger"  # a delivery ledger beside the messages
 ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
 
@@ -203,6 +203,10 @@ class Store(ABC):
 
     def wait(self, timeout: float) -> bool:
         """Blocks until a message may be due, at most `timeout` seconds; False when there is still none."""
+        raise self._lacks(WAKE_UP)
+
+    def due_in(self) -> float | None:
+        """In how many seconds a message may be due, 0 for now; None when none waits. Does not block."""
         raise self._lacks(WAKE_UP)
 
     # -- housekeeping ------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     COUNT: lambda store: store.count(),
     PURGE: lambda store: store.purge(),
     RESCHEDULE: lambda store: store.reschedule(["a"], soon(1)),
-    WAKE_UP: lambda store: store.wait(0.01),
+    WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
 }
 
 
@@ -309,6 +309,17 @@ def test_waiting_ends_when_a_message_is_stored_and_when_a_scheduled_one_is_due(s
 
     assert due <= datetime.now(timezone.utc) < due + timedelta(seconds=3)
     assert take(other).content == "later"
+
+
+@pytest.mark.needs(WAKE_UP, SCHEDULE, CLAIM)
+def test_a_store_tells_in_how_many_seconds_something_is_due(store: Store) -> None:
+    assert store.due_in() is None
+    store.store("later", scheduled_at=soon(60))
+    assert 50 < (store.due_in() or 0) < 61
+    store.store("now")
+    assert store.due_in() == 0
+    store.claim(1, lease=20)
+    assert 10 < (store.due_in() or 0) < 21
 
 
 @pytest.mark.needs(WAKE_UP, SESSIONS, COUNT)

@@ -117,6 +117,8 @@ class Shelf:
 
     def next_time(self) -> int | None:
         """When something becomes due next, as far as is known now."""
+        while self._waiting and self._waiting[0][-1].stamp != self._waiting[0][-2]:
+            heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
 
     def forget_settled(self, before: int) -> int:

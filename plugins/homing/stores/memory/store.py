@@ -239,6 +239,11 @@ class MemoryStore(Store):
                 soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
                 self._shelf.changed.wait(soon)
 
+    def due_in(self) -> float | None:
+        with self._now() as now:
+            due = now if self._shelf.has_ready() else self._shelf.next_time()
+            return None if due is None else max(0.0, (due - now) / _NANOSECONDS)
+
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         if state not in (ACKNOWLEDGED, DEAD):
             raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r}")

@@ -239,6 +239,10 @@ class SqlStore(Store):
     def wait(self, timeout: float) -> bool:
         return self._wake_up.wait(timeout, listens=self._url.get_backend_name().startswith("postgres"))
 
+    def due_in(self) -> float | None:
+        due = self._next_due()
+        return None if due is None else max(0.0, (due - self._database.now()) / NANOSECONDS)
+
     @property
     def place(self) -> tuple[str, str]:
         """Where the messages lie: equal for two stores that are the same. Holds no password."""
