@@ -19,7 +19,10 @@ from homing.store import (
     CLAIM,
     COUNT,
     DEAD_LETTER,
+    DEDUPLICATION,
     DEFER,
+    ENVELOPE,
+    LEDGER,
     PARTITIONS,
     PRIORITY,
     PURGE,
@@ -29,6 +32,7 @@ from homing.store import (
     SESSIONS,
     STORE_FEATURES,
     TIME_TO_LIVE,
+    TRANSACTIONS,
     WAKE_UP,
     Store,
 )
@@ -41,6 +45,8 @@ def soon(seconds: float) -> datetime:
 
 # -- what a store says of itself --------------------------------------------------------------------------------
 
+# All but four: nobody asks for `deduplication`; `partitions` are asked for by `claim`; `ledger` is a method that only
+# SQL stores have; and `transactions` have a test of their own below.
 _CALLS: dict[str, Callable[[Store], object]] = {
     BULK: lambda store: store.store_many(["a"]),
     CLAIM: lambda store: store.claim(1),
@@ -53,6 +59,10 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     COUNT: lambda store: store.count(),
     PURGE: lambda store: store.purge(),
     RESCHEDULE: lambda store: store.reschedule(["a"], soon(1)),
+    SESSIONS: lambda store: store.store(Message("s", "s", session_id="a")),
+    PRIORITY: lambda store: store.store_many([Message("p", "p", priority=1)]),
+    TIME_TO_LIVE: lambda store: store.store(Message("t", "t", time_to_live=timedelta(seconds=60))),
+    ENVELOPE: lambda store: store.store(Message("e", "e", subject="s")),
     WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
 }
 
@@ -61,6 +71,8 @@ _CALLS: dict[str, Callable[[Store], object]] = {
 def test_an_ability_is_there_or_refused_by_an_error_that_names_the_stores_that_have_it(
     store: Store, ability: str
 ) -> None:
+    if ability in (SESSIONS, PRIORITY) and store.features is STORE_FEATURES["servicebus"]:
+        pytest.skip("the service itself has sessions, and whoever else receives from it reads the priority")
     store.store("something")
     if ability in store.features:
         _CALLS[ability](store)
@@ -70,6 +82,28 @@ def test_an_ability_is_there_or_refused_by_an_error_that_names_the_stores_that_h
     for name, features in STORE_FEATURES.items():
         if ability in features:
             assert name in str(caught.value)
+
+
+def test_transactions_are_refused_where_there_are_none_and_nothing_is_stored(store: Store) -> None:
+    if TRANSACTIONS in store.features:
+        pytest.skip("tests/unit/stores/test_sql_databases.py has them")
+    store.store("a")
+    message = take(store)
+
+    for attempt in (
+        lambda: store.store("b", transaction=object()),
+        lambda: store.store_many(["b"], transaction=object()),
+        lambda: store.acknowledge(message, transaction=object()),
+    ):
+        with pytest.raises(UnsupportedError, match=r"'transactions'; stores that can: sql"):
+            attempt()
+
+    store.acknowledge(message)
+    assert store.retrieve() is None
+
+
+def test_the_tests_ask_for_every_ability() -> None:
+    assert set(_CALLS) == set(ALL_FEATURES) - {DEDUPLICATION, PARTITIONS, LEDGER, TRANSACTIONS}
 
 
 def test_features_are_names_of_abilities(store: Store) -> None:

@@ -18,6 +18,7 @@ from homing.errors import (
     StoreError,
     StoreUnavailableError,
     UnstorableContentError,
+    UnsupportedError,
 )
 from homing.stores.rabbitmq.envelope import Parcel
 from homing.stores.rabbitmq.options import parse_url
@@ -101,6 +102,25 @@ def test_nothing_is_sent_when_one_of_many_cannot_be_stored(store: RabbitStore) -
         store.store_many(["a", {"bad": object()}])
 
     assert store.retrieve() is None
+
+
+def test_nothing_is_sent_when_one_of_many_asks_for_an_order_the_queue_does_not_keep(store: RabbitStore) -> None:
+    for message in (Message("m", "m", session_id="s"), Message("m", "m", priority=1)):
+        with pytest.raises(UnsupportedError, match="stores that can: memory, sql"):
+            store.store_many(["a", message])
+
+    assert store.retrieve() is None
+
+
+def test_a_dead_letter_keeps_what_was_written_on_it_elsewhere(store: RabbitStore) -> None:
+    store.store(Message("m", "m", session_id="s", priority=3, dead_letter_reason="bad", dead_letter_source="orders"))
+
+    letter = take(store)
+
+    assert (letter.session_id, letter.priority, letter.dead_letter_reason) == ("s", 3, "bad")
+    store.acknowledge(letter, success=False)
+    assert take(store).session_id == "s", "released, it is still the same"
+    store.store(Message("n", "n", priority=0))
 
 
 def _kill_half_way(rabbitmq: RabbitMQ, name: str) -> None:
