@@ -69,9 +69,10 @@ def test_confirms_of_a_call_that_was_interrupted_confirm_nothing_of_the_next(
         raise KeyboardInterrupt
 
     publisher.publish([parcel(name, "m1")])
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(publisher.link, "run", interrupt)
-        publisher.publish([parcel(name, "m2")])
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish([parcel(name, "m2")])
     eventually(lambda: channel.queue_declare(name, passive=True).method.message_count == 2)
 
     with pytest.raises(StoreError, match="did not take 1 of 1 messages"):

@@ -147,9 +147,7 @@ def test_a_failed_settlement_undoes_only_itself_in_the_callers_transaction(store
         assert connection.execute(sa.text("select n from app")).scalar() == 1
 
 
-def test_an_id_may_come_again_in_a_transaction_after_the_window_as_it_is_now(
-    database: str, engine: sa.Engine
-) -> None:
+def test_an_id_may_come_again_in_a_transaction_after_the_window_as_it_is_now(database: str, engine: sa.Engine) -> None:
     with opened(database) as admin:
         admin.configure(duplicate_window=0.2)
     with opened(database) as store:
@@ -451,6 +449,20 @@ def test_changed_properties_reach_a_running_consumer(database: str, monkeypatch:
         admin.configure(ack_wait=None)
         time.sleep(0.1)
         assert running.properties.ack_wait == 7
+
+
+def test_properties_set_at_the_same_time_are_all_set(database: str) -> None:
+    changes: list[dict[str, Any]] = [{"ack_wait": 7}, {"jitter": 0.5}, {"batch_size": 9}, {"rate": 3}, {"backoff": 2}]
+    with opened(database) as store, ThreadPoolExecutor(len(changes)) as pool:
+        store.configure(max_deliveries=4)
+        for _ in range(5):
+            store.configure(**{name: None for change in changes for name in change})
+            list(pool.map(lambda change: store.configure(**change), changes))
+
+            now = store.configure(max_deliveries=4).as_dict()
+            assert {name: now[name] for change in changes for name in change} == {
+                name: value for change in changes for name, value in change.items()
+            }
 
 
 def test_a_property_that_does_not_exist_is_refused(store: SqlStore) -> None:

@@ -188,7 +188,8 @@ class LiveProperties:
         self._given.changed({name: value for name, value in values.items() if value is not None})
 
         def work(connection: Connection) -> None:
-            shared = {**self._shared(connection), **values}
+            # Nobody else changes one meanwhile: what he sets would be lost.
+            shared = {**self._shared(connection, locked=self._database.dialect.locks_rows), **values}
             text = encode_json({name: value for name, value in shared.items() if value is not None})
             mine = self._registry.c.name == self._table
             connection.execute(self._registry.update().where(mine).values(properties=text))
@@ -197,10 +198,10 @@ class LiveProperties:
         self._looked = None
         return self.current()
 
-    def _shared(self, connection: Connection) -> dict[str, Any]:
+    def _shared(self, connection: Connection, *, locked: bool = False) -> dict[str, Any]:
         self._database.measure_clock(connection)
         statement = sa.select(self._registry.c.properties).where(self._registry.c.name == self._table)
-        text = connection.execute(statement).scalar()
+        text = connection.execute(statement.with_for_update() if locked else statement).scalar()
         return dict(decode(JSON, text, self._table)) if text else {}
 
 
