@@ -39,7 +39,7 @@ TIME_TO_LIVE = "time_to_live"  # what is due for longer than that becomes dead, 
 DEDUPLICATION = "deduplication"  # an id stored again within a window is not stored twice
 PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
-WAKE_UP = "wake_up"  # wait for a message without polling for it
+WAKE_UP = "wake_up"  # wait for a message without polling for it, or be told when the next is due
 LEDGER = "ledger"  # a delivery ledger beside the messages
 ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
 
@@ -137,7 +137,8 @@ class Store(ABC):
     ) -> list[Message]:
         """Up to `limit` due messages under one lease of `lease` seconds; without it, the store's own, which backs off.
 
-        Claiming again with the same `batch_id` returns what is left of the same batch, never new messages. Of each
+        Claiming again with the same `batch_id` returns what is left of the same batch, never new messages; what was
+        released or claimed by others meanwhile has left it, and a batch that all have left is a new one. Of each
         session only the first unfinished message is claimed; with `session_id`, the first `limit` of that session, in
         order, while nobody else holds one of them. `partitions` keeps to these.
         """
@@ -202,6 +203,10 @@ class Store(ABC):
 
     def wait(self, timeout: float) -> bool:
         """Blocks until a message may be due, at most `timeout` seconds; False when there is still none."""
+        raise self._lacks(WAKE_UP)
+
+    def due_in(self) -> float | None:
+        """In how many seconds a message may be due, 0 for now; None when none waits. Does not block."""
         raise self._lacks(WAKE_UP)
 
     # -- housekeeping ------------------------------------------------------------------------------------------

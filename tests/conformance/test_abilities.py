@@ -19,7 +19,10 @@ from homing.store import (
     CLAIM,
     COUNT,
     DEAD_LETTER,
+    DEDUPLICATION,
     DEFER,
+    ENVELOPE,
+    LEDGER,
     PARTITIONS,
     PRIORITY,
     PURGE,
@@ -29,6 +32,7 @@ from homing.store import (
     SESSIONS,
     STORE_FEATURES,
     TIME_TO_LIVE,
+    TRANSACTIONS,
     WAKE_UP,
     Store,
 )
@@ -41,6 +45,8 @@ def soon(seconds: float) -> datetime:
 
 # -- what a store says of itself --------------------------------------------------------------------------------
 
+# All but four: nobody asks for `deduplication`; `partitions` are asked for by `claim`; `ledger` is a method that only
+# SQL stores have; and `transactions` have a test of their own below.
 _CALLS: dict[str, Callable[[Store], object]] = {
     BULK: lambda store: store.store_many(["a"]),
     CLAIM: lambda store: store.claim(1),
@@ -53,7 +59,11 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     COUNT: lambda store: store.count(),
     PURGE: lambda store: store.purge(),
     RESCHEDULE: lambda store: store.reschedule(["a"], soon(1)),
-    WAKE_UP: lambda store: store.wait(0.01),
+    SESSIONS: lambda store: store.store(Message("s", "s", session_id="a")),
+    PRIORITY: lambda store: store.store_many([Message("p", "p", priority=1)]),
+    TIME_TO_LIVE: lambda store: store.store(Message("t", "t", time_to_live=timedelta(seconds=60))),
+    ENVELOPE: lambda store: store.store(Message("e", "e", subject="s")),
+    WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
 }
 
 
@@ -61,6 +71,8 @@ _CALLS: dict[str, Callable[[Store], object]] = {
 def test_an_ability_is_there_or_refused_by_an_error_that_names_the_stores_that_have_it(
     store: Store, ability: str
 ) -> None:
+    if ability in (SESSIONS, PRIORITY) and store.features is STORE_FEATURES["servicebus"]:
+        pytest.skip("the service itself has sessions, and whoever else receives from it reads the priority")
     store.store("something")
     if ability in store.features:
         _CALLS[ability](store)
@@ -70,6 +82,28 @@ def test_an_ability_is_there_or_refused_by_an_error_that_names_the_stores_that_h
     for name, features in STORE_FEATURES.items():
         if ability in features:
             assert name in str(caught.value)
+
+
+def test_transactions_are_refused_where_there_are_none_and_nothing_is_stored(store: Store) -> None:
+    if TRANSACTIONS in store.features:
+        pytest.skip("tests/unit/stores/test_sql_databases.py has them")
+    store.store("a")
+    message = take(store)
+
+    for attempt in (
+        lambda: store.store("b", transaction=object()),
+        lambda: store.store_many(["b"], transaction=object()),
+        lambda: store.acknowledge(message, transaction=object()),
+    ):
+        with pytest.raises(UnsupportedError, match=r"'transactions'; stores that can: sql"):
+            attempt()
+
+    store.acknowledge(message)
+    assert store.retrieve() is None
+
+
+def test_the_tests_ask_for_every_ability() -> None:
+    assert set(_CALLS) == set(ALL_FEATURES) - {DEDUPLICATION, PARTITIONS, LEDGER, TRANSACTIONS}
 
 
 def test_features_are_names_of_abilities(store: Store) -> None:
@@ -146,6 +180,57 @@ def test_a_batch_whose_lease_ran_out_is_found_again_under_a_new_token(store: Sto
     with pytest.raises(LeaseLostError):
         store.settle(first)
     store.settle(again)
+
+
+@pytest.mark.needs(CLAIM)
+def test_a_batch_whose_lease_ran_out_does_not_get_back_what_others_hold(store: Store, other: Store) -> None:
+    store.store_many(["a", "b"])
+    store.claim(2, batch_id="run 1", lease=0.1)
+    time.sleep(0.15)
+    (taken,) = other.claim(1, lease=30)
+
+    again = store.claim(2, batch_id="run 1", lease=30)
+
+    assert [message.content for message in again] == ["b"]
+    other.acknowledge(taken)
+    store.settle(again)
+
+
+@pytest.mark.needs(CLAIM)
+def test_a_batch_that_others_took_whole_is_a_new_one(store: Store, other: Store) -> None:
+    store.store("a")
+    store.claim(2, batch_id="run 1", lease=0.1)
+    time.sleep(0.15)
+    (taken,) = other.claim(1, lease=30)
+    assert store.claim(2, batch_id="run 1", lease=30) == []
+    store.store("b")
+
+    assert [message.content for message in store.claim(2, batch_id="run 1", lease=30)] == ["b"]
+
+    other.acknowledge(taken)
+
+
+@pytest.mark.needs(CLAIM, RESCHEDULE)
+def test_what_was_rescheduled_belongs_to_no_batch(store: Store) -> None:
+    store.store_many([Message("a", "a"), Message("b", "b")])
+    store.claim(2, batch_id="run 1", lease=0.1)
+    time.sleep(0.15)
+    store.reschedule(["a"], soon(-1))
+
+    assert [message.id for message in store.claim(2, batch_id="run 1", lease=30)] == ["b"]
+    assert [message.id for message in store.claim(2, lease=30)] == ["a"]
+
+
+@pytest.mark.needs(CLAIM, TIME_TO_LIVE)
+def test_what_a_batch_holds_does_not_expire(store: Store) -> None:
+    store.store(Message("a", "a", time_to_live=timedelta(seconds=0.3)))
+    (first,) = store.claim(1, batch_id="run 1", lease=30)
+    time.sleep(0.4)
+
+    (again,) = store.claim(1, batch_id="run 1", lease=30)
+
+    assert again.lock_token == first.lock_token
+    store.acknowledge(again)
 
 
 @pytest.mark.needs(CLAIM)
@@ -258,6 +343,31 @@ def test_waiting_ends_when_a_message_is_stored_and_when_a_scheduled_one_is_due(s
 
     assert due <= datetime.now(timezone.utc) < due + timedelta(seconds=3)
     assert take(other).content == "later"
+
+
+@pytest.mark.needs(WAKE_UP, SCHEDULE, CLAIM)
+def test_a_store_tells_in_how_many_seconds_something_is_due(store: Store) -> None:
+    assert store.due_in() is None
+    store.store("later", scheduled_at=soon(60))
+    assert 50 < (store.due_in() or 0) < 61
+    store.store("now")
+    assert store.due_in() == 0
+    store.claim(1, lease=20)
+    assert 10 < (store.due_in() or 0) < 21
+
+
+@pytest.mark.needs(WAKE_UP, SESSIONS, COUNT)
+def test_nobody_is_woken_for_a_message_that_waits_for_its_turn_in_a_session(store: Store, other: Store) -> None:
+    store.store_many([Message(f"a{n}", n, session_id="a") for n in range(3)])
+    first = take(store)
+
+    assert not other.wait(0.3)
+
+    age = other.oldest_age()
+    assert age is not None, "it is due all the same"
+    store.acknowledge(first)
+    assert other.wait(5)
+    assert take(other).id == "a1"
 
 
 # -- order ------------------------------------------------------------------------------------------------------

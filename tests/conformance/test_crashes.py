@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,16 +16,20 @@ from homing.errors import LeaseLostError, NotInFlightError
 from homing.store import DEDUPLICATION, RENEW, Store
 from tests.conformance.conftest import LEASE, drain, eventually, take
 from tests.conformance.subjects import Place, server_of
+from tests.conformance.workers import WRONG_BY
 
 _WORKERS = Path(__file__).with_name("workers.py")
 _started: list[subprocess.Popen[str]] = []
 
 
-def start(role: str, place: Place, *arguments: object) -> subprocess.Popen[str]:
+def start(role: str, place: Place, *arguments: object, wrong_by: float = 0) -> subprocess.Popen[str]:
+    """`wrong_by`: how many seconds the clock of this process is ahead of everybody else's."""
     if not place.subject.processes:
         pytest.skip(f"{place.subject.name} lives in one process")
     command = [sys.executable, str(_WORKERS), role, place.url, *map(str, arguments)]
-    _started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    environment = {**os.environ, WRONG_BY: str(wrong_by)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    _started.append(subprocess.Popen(command, **pipes, text=True, env=environment))
     return _started[-1]
 
 
@@ -133,6 +138,32 @@ def test_two_consumers_whose_leases_overlap_settle_a_message_once(hasty: Store, 
         hasty.acknowledge(slow, success=False)
 
     assert hasty.retrieve() is None
+
+
+@pytest.mark.parametrize("wrong_by", [-3600, 10])
+def test_consumers_whose_clocks_disagree_agree_on_who_holds_a_message(
+    place: Place, store: Store, wrong_by: float
+) -> None:
+    if place.subject.name == "sqlite":
+        pytest.skip("consumers of SQLite share one machine's clock")
+    if place.subject.name == "servicebus":
+        pytest.skip("the service lets nobody in whose clock is wrong: his tokens are not valid yet, or no longer")
+
+    # Stored first of all by the one whose clock is wrong, it is due at once for the others.
+    assert output(start("produce", place, 1, wrong_by=wrong_by)) == ["0"]
+    held = take(store, timeout=5)
+    assert output(start("consume", place, 0.5, wrong_by=wrong_by)) == [], "its lease still lasts"
+    store.acknowledge(held, success=False)
+
+    # And what that one holds is his for as long as his lease lasts, and no longer.
+    holder = start("hold", place.with_options(ack_wait=LEASE), wrong_by=wrong_by)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == f"{held.id}\n"
+    assert store.retrieve() is None
+    store.acknowledge(take(store, timeout=20))
+    holder.stdin.close()
+    assert output(holder) == ["lost"]
 
 
 @pytest.mark.needs(RENEW)

@@ -56,6 +56,9 @@ class Known:
     priority: int = 0
     state: str = AVAILABLE
     deliveries: int = 0
+    #: Under which it was claimed last, and whose it still is when its lease ran out.
+    batch: str | None = None
+    token: str | None = None
 
 
 class Comparison(RuleBasedStateMachine):
@@ -91,9 +94,10 @@ class Comparison(RuleBasedStateMachine):
 
         return sorted(self.ids(AVAILABLE), key=order)
 
-    def handed_out(self, message: Message) -> None:
+    def handed_out(self, message: Message, batch: str | None = None) -> None:
         known = self.known[message.id]
-        known.state, known.deliveries = LEASED, known.deliveries + 1
+        known.deliveries += message.lock_token != known.token
+        known.state, known.batch, known.token = LEASED, batch, message.lock_token
         assert message.content == known.content
         assert type(message.content) is type(known.content)
         assert message.delivery_count == known.deliveries
@@ -139,8 +143,12 @@ class Comparison(RuleBasedStateMachine):
         self.settled(message, success)
 
     def settled(self, message: Message, success: bool) -> None:
-        known = self.known[message.id]
-        known.state, known.due = ACKNOWLEDGED if success else AVAILABLE, self.tick()
+        self.ends(self.known[message.id], ACKNOWLEDGED if success else AVAILABLE, self.tick())
+
+    def ends(self, known: Known, state: str, due: int) -> None:
+        """Its lease is given back; what comes again is nobody's."""
+        known.state, known.due, known.token = state, due, None
+        known.batch = None if state in (AVAILABLE, DEFERRED) else known.batch
 
     @precondition(lambda self: self.ids(ACKNOWLEDGED, AVAILABLE))
     @rule(data=st.data())
@@ -165,6 +173,25 @@ class Comparison(RuleBasedStateMachine):
         for message in claimed:
             self.handed_out(message)
 
+    @precondition(lambda self: CLAIM in self.can)
+    @rule(limit=st.integers(1, 4), batch=st.sampled_from(["run 1", "run 2"]))
+    def claim_for_a_batch(self, limit: int, batch: str) -> None:
+        mine = {key: known for key, known in self.known.items() if known.batch == batch}
+        left = {key for key, known in mine.items() if known.token is not None}
+        tokens = {known.token for known in mine.values() if known.state == LEASED}
+        claimed = self.store.claim(limit, batch_id=batch, lease=600)
+        if mine:
+            assert {message.id for message in claimed} == left
+        else:
+            assert [message.id for message in claimed] == self.waiting()[:limit]
+        if tokens:
+            assert {message.lock_token for message in claimed} == tokens
+        self.held = [message for message in self.held if message.id not in left]
+        now_held = {(message.id, message.lock_token) for message in claimed}
+        self.lost = [message for message in self.lost if (message.id, message.lock_token) not in now_held]
+        for message in claimed:
+            self.handed_out(message, batch)
+
     @precondition(lambda self: self.held and CLAIM in self.can)
     @rule(outcomes=st.lists(st.booleans(), min_size=1, max_size=4))
     def settle(self, outcomes: list[bool]) -> None:
@@ -173,7 +200,7 @@ class Comparison(RuleBasedStateMachine):
         self.held = self.held[len(messages) :]
         due = self.tick()
         for message, success in zip(messages, outcomes, strict=False):
-            self.known[message.id].state, self.known[message.id].due = ACKNOWLEDGED if success else AVAILABLE, due
+            self.ends(self.known[message.id], ACKNOWLEDGED if success else AVAILABLE, due)
 
     @precondition(lambda self: self.held and self.lost and CLAIM in self.can)
     @rule()
@@ -197,7 +224,7 @@ class Comparison(RuleBasedStateMachine):
         message = self.pick(data, self.held)
         self.store.defer(message)
         self.held.remove(message)
-        self.known[message.id].state = DEFERRED
+        self.ends(self.known[message.id], DEFERRED, 0)
 
     @precondition(lambda self: DEFER in self.can)
     @rule()
@@ -214,7 +241,7 @@ class Comparison(RuleBasedStateMachine):
         message = self.pick(data, self.held)
         self.store.dead_letter(message, reason="bad")
         self.held.remove(message)
-        self.known[message.id].state = DEAD
+        self.ends(self.known[message.id], DEAD, 0)
 
     @precondition(lambda self: SCHEDULE in self.can)
     @rule(content=CONTENTS)
@@ -239,7 +266,7 @@ class Comparison(RuleBasedStateMachine):
         movable = self.known[message_id].state in (AVAILABLE, SCHEDULED)
         assert self.store.reschedule([message_id], datetime.now(timezone.utc)) == movable
         if movable:
-            self.known[message_id].state, self.known[message_id].due = AVAILABLE, self.tick()
+            self.ends(self.known[message_id], AVAILABLE, self.tick())
 
     # -- what must always be so --------------------------------------------------------------------------------
 

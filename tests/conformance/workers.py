@@ -8,7 +8,10 @@ import sys
 import time
 
 from homing import open_store
-from homing.errors import StoreError
+from homing.errors import LeaseLostError, NotInFlightError, StoreError
+
+#: In the environment: by how many seconds this process's clock is wrong.
+WRONG_BY = "WORKER_CLOCK_IS_WRONG_BY"
 
 
 def die_holding(url: str) -> None:
@@ -18,6 +21,21 @@ def die_holding(url: str) -> None:
         time.sleep(0.02)
     print(message.id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hold(url: str) -> None:
+    """Retrieves a message, says so, and tells what became of it when its input is closed and it acknowledges."""
+    with open_store(url) as store:
+        while (message := store.retrieve()) is None:
+            time.sleep(0.02)
+        print(message.id, flush=True)
+        sys.stdin.read()
+        try:
+            store.acknowledge(message)
+        except (LeaseLostError, NotInFlightError):
+            print("lost", flush=True)
+        else:
+            print("acknowledged", flush=True)
 
 
 def consume(url: str, idle: str, together: str = "") -> None:
@@ -59,5 +77,14 @@ def produce(url: str, count: str) -> None:
             print(number, flush=True)
 
 
+def set_clock(wrong_by: float) -> None:
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + wrong_by
+    time.time_ns = lambda: right_ns() + int(wrong_by * 1e9)
+
+
 if __name__ == "__main__":
-    {"die_holding": die_holding, "consume": consume, "produce": produce}[sys.argv[1]](*sys.argv[2:])
+    if WRONG_BY in os.environ:
+        set_clock(float(os.environ[WRONG_BY]))
+    roles = {"die_holding": die_holding, "hold": hold, "consume": consume, "produce": produce}
+    roles[sys.argv[1]](*sys.argv[2:])

@@ -67,7 +67,7 @@ def take_all(source: Store, target: Store, count: int, limit: int = 1000) -> int
 
 @every_source
 def test_what_the_source_holds_is_in_the_target_and_finished_at_the_source(source: Store, target: Store) -> None:
-    source.store(Message("m0", {"n": 0}, headers={"trace": "x"}, correlation_id="c", session_id="s", subject="sub"))
+    source.store(Message("m0", {"n": 0}, headers={"trace": "x"}, correlation_id="c", partition_key="p", subject="sub"))
     source.store_many([Message(f"m{n}", {"n": n}) for n in range(1, 250)])
 
     assert take_all(source, target, 250) == 250
@@ -75,7 +75,8 @@ def test_what_the_source_holds_is_in_the_target_and_finished_at_the_source(sourc
     held = target.browse(1000)
     assert {message.id: message.content for message in held} == {f"m{n}": {"n": n} for n in range(250)}
     first = next(message for message in held if message.id == "m0")
-    assert (first.headers, first.correlation_id, first.session_id, first.subject) == ({"trace": "x"}, "c", "s", "sub")
+    written = (first.headers, first.correlation_id, first.partition_key, first.subject)
+    assert written == ({"trace": "x"}, "c", "p", "sub")
     assert (first.delivery_count, first.state) == (0, "available")
     assert source.retrieve() is None
     assert take_in(source, target, 10) == 0

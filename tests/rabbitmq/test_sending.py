@@ -18,13 +18,14 @@ from homing.errors import (
     StoreError,
     StoreUnavailableError,
     UnstorableContentError,
+    UnsupportedError,
 )
 from homing.stores.rabbitmq.envelope import Parcel
 from homing.stores.rabbitmq.options import parse_url
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import drain, take
-from tests.rabbitmq_server import RabbitMQ
+from tests.rabbitmq.conftest import drain, eventually, take
+from tests.rabbitmq_server import RabbitMQ, remove_store
 
 pytestmark = pytest.mark.services
 
@@ -54,6 +55,33 @@ def test_a_message_the_broker_refuses_is_an_error_that_names_the_first(url: str,
     publisher.link.close()
 
 
+def test_confirms_of_a_call_that_was_interrupted_confirm_nothing_of_the_next(
+    url: str, channel: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = f"{name}.full"
+    channel.queue_declare(full, durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    publisher = Publisher(*parse_url(url))
+
+    def parcel(queue: str, message_id: str) -> Parcel:
+        return Parcel(message_id, "", queue, pika.BasicProperties(message_id=message_id), b"x")
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    publisher.publish([parcel(name, "m1")])
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher.link, "run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish([parcel(name, "m2")])
+    eventually(lambda: channel.queue_declare(name, passive=True).method.message_count == 2)
+
+    with pytest.raises(StoreError, match="did not take 1 of 1 messages"):
+        publisher.publish([parcel(full, "m3")])
+
+    publisher.link.close()
+    remove_store(url.partition("?")[0], name)
+
+
 def test_messages_are_durable_and_persistent(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
     ids = store.store_many([{"n": n} for n in range(100)])
     rabbitmq.restart()
@@ -75,6 +103,25 @@ def test_nothing_is_sent_when_one_of_many_cannot_be_stored(store: RabbitStore) -
         store.store_many(["a", {"bad": object()}])
 
     assert store.retrieve() is None
+
+
+def test_nothing_is_sent_when_one_of_many_asks_for_an_order_the_queue_does_not_keep(store: RabbitStore) -> None:
+    for message in (Message("m", "m", session_id="s"), Message("m", "m", priority=1)):
+        with pytest.raises(UnsupportedError, match="stores that can: memory, sql"):
+            store.store_many(["a", message])
+
+    assert store.retrieve() is None
+
+
+def test_a_dead_letter_keeps_what_was_written_on_it_elsewhere(store: RabbitStore) -> None:
+    store.store(Message("m", "m", session_id="s", priority=3, dead_letter_reason="bad", dead_letter_source="orders"))
+
+    letter = take(store)
+
+    assert (letter.session_id, letter.priority, letter.dead_letter_reason) == ("s", 3, "bad")
+    store.acknowledge(letter, success=False)
+    assert take(store).session_id == "s", "released, it is still the same"
+    store.store(Message("n", "n", priority=0))
 
 
 def _kill_half_way(rabbitmq: RabbitMQ, name: str) -> None:

@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from homing.airflow.asking import has_due
 from homing.airflow.hook import find_url
 from homing.errors import StoreUnavailableError
-from homing.store import Store
+from homing.store import WAKE_UP, Store
 from homing.stores import open_store
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ class StoreTrigger(BaseTrigger):
                     if await self._others_wait():
                         yield TriggerEvent({"give_way": True})
                         return
-                await asyncio.sleep(self.polling_interval)
+                # What is scheduled is noticed when it is due, however rare the looks are.
+                soonest = [await due_in(store) or self.polling_interval for store in stores]
+                await asyncio.sleep(min(self.polling_interval, *soonest))
         yield TriggerEvent({"give_way": False})
 
     async def _others_wait(self) -> bool:
@@ -90,3 +92,13 @@ async def is_due(store: Store) -> bool | None:
         # A store that is away has nothing due for now; failing would end the listening.
         log.warning("%s", error)
         return False
+
+
+async def due_in(store: Store) -> float | None:
+    """In how many seconds the store has something to hand out, asked off the event loop; None when it cannot tell."""
+    if WAKE_UP not in store.features:
+        return None
+    try:
+        return await asyncio.to_thread(store.due_in)
+    except StoreUnavailableError:
+        return None  # as `is_due` has said already

@@ -82,12 +82,16 @@ class Board:
                 self._changed.wait(None if idle is None else min(idle, threading.TIMEOUT_MAX))
             return None
 
-    def arrived(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], list[Delivery]]:
-        """Reports what a poll found; returns what to handle now, and what to give back because it came too late."""
+    def arrived(
+        self, messages: Sequence[Message], renew_at: float, due_in: float | None = None
+    ) -> tuple[list[Delivery], list[Delivery]]:
+        """Reports what a poll found, and in how many seconds the store has more, if it knows; returns what to handle
+        now, and what to give back because it came too late."""
         with self._changed:
             self._is_polling = False
-            # Until it is known that there was anything new: rubbish from a store must not make the listener run hot.
-            next_poll, self._next_poll = self._next_poll, time.monotonic() + self._polling_interval
+            # A store that has something now and hands out nothing, or rubbish, must not make the listener run hot.
+            pause = min(due_in or self._polling_interval, self._polling_interval)
+            next_poll, self._next_poll = self._next_poll, time.monotonic() + pause
             fresh, news = self._sort(messages, renew_at)
             if news:
                 self._next_poll = next_poll

@@ -18,7 +18,7 @@ from homing.listener.delivery import Delivery
 from homing.listener.service import Service, UnsaidError
 from homing.listener.settling import Settler
 from homing.message import Message
-from homing.store import CLAIM, RENEW, Store
+from homing.store import CLAIM, RENEW, WAKE_UP, Store
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Run:
 
     def _poll(self) -> Sequence[Delivery]:
         """Takes what is due; nothing when the store cannot be asked, which is tried again at the next interval."""
-        config, limit, found = self._config, self.board.take_limit, list[Message]()
+        config, limit, found, due_in = self._config, self.board.take_limit, list[Message](), None
         renew_in = config.lease_seconds / 3
         try:
             if CLAIM in self._store.features:
@@ -119,13 +119,15 @@ class Run:
                 renew_in = min(_FIRST_RENEWAL, renew_in)
                 while len(found) < limit and (message := self._store.retrieve()) is not None:
                     found.append(message)
+            if not found and WAKE_UP in self._store.features:
+                due_in = self._store.due_in()
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, text_of(error))
         messages = [item for item in found if isinstance(item, Message) and type(item.id) is str]
         if len(messages) < len(found):
             count = len(found) - len(messages)
             log.error("store %s handed out %d things that are no messages", self._store_name, count)
-        fresh, not_now = self.board.arrived(messages, time.monotonic() + renew_in)
+        fresh, not_now = self.board.arrived(messages, time.monotonic() + renew_in, due_in)
         for delivery in not_now:
             self._settler.release(delivery)
         return fresh

@@ -212,6 +212,16 @@ def test_a_store_that_is_away_is_waited_for(tmp_path: Any) -> None:
     asyncio.run(scene())
 
 
+def test_a_scheduled_message_is_noticed_when_it_is_due_and_not_at_the_next_look(urls: tuple[str, str]) -> None:
+    due = datetime.now(timezone.utc) + timedelta(seconds=1)
+    with open_store(urls[0]) as store:
+        store.store("later", scheduled_at=due)
+
+    assert asyncio.run(first_event(StoreTrigger(urls[0], 30))) == {"give_way": False}
+
+    assert due <= datetime.now(timezone.utc) < due + timedelta(seconds=5)
+
+
 def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
     urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

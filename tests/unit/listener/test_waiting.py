@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -106,6 +107,35 @@ def test_message_of_a_session_keeps_its_place(store: Any, listen: Any, until: An
         assert [content for content in order if content[0] == session] == [
             f"{session} first", f"{session} first", f"{session} second",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["memory", "sql"])
+def test_scheduled_message_is_handled_when_it_is_due_and_not_at_the_next_poll(
+    kind: str, store: Any, listen: Any, until: Any
+) -> None:
+    with store if kind == "sql" else open_store("memory://due") as source:
+        due = datetime.now(timezone.utc) + timedelta(seconds=1)
+        source.store("later", scheduled_at=due)
+        moments: list[datetime] = []
+        listen(source, lambda _content: moments.append(datetime.now(timezone.utc)), polling_interval=30)
+        until(lambda: moments)
+        assert due <= moments[0] < due + timedelta(seconds=5)
+
+
+def test_store_that_says_something_is_due_and_hands_out_nothing_is_polled_no_more_often(
+    store: Any, listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls: list[float] = []
+
+    def claim(*_: Any, **__: Any) -> list[Message]:
+        polls.append(time.monotonic())
+        return []
+
+    monkeypatch.setattr(store, "claim", claim)
+    monkeypatch.setattr(store, "due_in", lambda: 0.0)
+    listen(store, Failing(), polling_interval=0.5)
+    until(lambda: len(polls) == 2)
+    assert polls[1] - polls[0] >= 0.5
 
 
 def test_memory_store_holds_what_waits_too(listen: Any, until: Any) -> None:

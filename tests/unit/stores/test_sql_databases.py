@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -146,6 +147,44 @@ def test_a_failed_settlement_undoes_only_itself_in_the_callers_transaction(store
         assert connection.execute(sa.text("select n from app")).scalar() == 1
 
 
+def test_an_id_may_come_again_in_a_transaction_after_the_window_as_it_is_now(database: str, engine: sa.Engine) -> None:
+    with opened(database) as admin:
+        admin.configure(duplicate_window=0.2)
+    with opened(database) as store:
+        store.store("first", id="m")
+        store.settle(store.claim(1))
+        time.sleep(0.3)
+
+        with opened(database) as producer, engine.begin() as connection:
+            producer.store("after the window", id="m", transaction=connection)
+
+        assert [message.content for message in store.claim(1)] == ["after the window"]
+
+
+def test_settling_in_a_transaction_keeps_to_the_properties_as_they_are_now(database: str, engine: sa.Engine) -> None:
+    with opened(database) as store, opened(database) as consumer:
+        store.store_many(["a", "b"])
+        first, second = store.claim(2)
+        store.configure(acknowledged="removed", backoff=100)
+
+        with engine.begin() as connection:
+            consumer.settle([first, second], [True, False], transaction=connection)
+
+        assert {state: n for state, n in store.count().items() if n} == {"scheduled": 1}
+
+
+def test_the_first_store_of_all_may_be_in_a_transaction_that_has_the_database_for_itself(
+    database: str, engine: sa.Engine
+) -> None:
+    execute(engine, "create table app (n integer)")
+    with opened(database) as producer, engine.begin() as connection:
+        connection.execute(sa.text("insert into app values (1)"))
+        producer.store("a", transaction=connection)
+
+    with opened(database) as store:
+        assert [message.content for message in store.claim(10)] == ["a"]
+
+
 # -- leases -----------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +297,46 @@ def test_a_consumer_whose_clock_is_wrong_does_not_take_what_others_hold(database
         store.acknowledge(message)
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_the_first_call_of_a_consumer_whose_clock_is_wrong_goes_by_the_databases(database: str, hours: int) -> None:
+    if database.startswith("sqlite"):
+        pytest.skip("consumers of SQLite share one machine's clock")
+
+    def wrong() -> SqlStore:
+        return SqlStore(sa.make_url(database), "orders", clock=lambda: time.time_ns() + hours * 3600 * SECOND)
+
+    def now(**shift: float) -> datetime:
+        return datetime.now(timezone.utc) + timedelta(**shift)
+
+    with opened(database) as store:
+        with wrong() as producer:
+            producer.store("a", id="a")
+        with wrong() as producer, producer._database._engine.begin() as connection:
+            producer.store("b", id="b", transaction=connection)
+        for message_id in ("a", "b"):
+            (message,) = store.browse(ids=[message_id])
+            assert message.enqueued_at is not None
+            assert abs(message.enqueued_at - now()) < timedelta(minutes=1)
+        store.settle(store.claim(2))
+
+        store.store("later", id="later", scheduled_at=now(minutes=30))
+        with wrong() as other:
+            assert not other.has_due()
+        with wrong() as other:
+            assert other.cancel("later")
+
+        store.store("held", id="held")
+        (held,) = store.claim(1, batch_id="run", lease=60)
+        with wrong() as other:
+            assert other.reschedule(["held"], now()) == 0
+        with wrong() as other:
+            lease = other.held_batch("run")
+            assert lease is not None
+        with wrong() as other:
+            other.renew(lease, 60)
+        store.acknowledge(held)
+
+
 # -- duplicates, rate, properties, columns ----------------------------------------------------------------------
 
 
@@ -287,13 +366,52 @@ def test_claiming_keeps_to_the_rate() -> None:
     now = 0.0
     limit = properties.RateLimit(clock=lambda: now)
 
-    assert limit.allowed(100, rate=10) == 10
-    limit.taken(10)
-    assert limit.allowed(100, rate=10) == 0
+    assert limit.take(100, rate=10) == 10
+    assert limit.take(100, rate=10) == 0
+    assert limit.pause(rate=10) == pytest.approx(0.1)
     now = 0.5
-    assert limit.allowed(100, rate=10) == 5
+    assert limit.pause(rate=10) == 0
+    assert limit.take(100, rate=10) == 5
     now = 60.0
-    assert limit.allowed(100, rate=10) == 10
+    assert limit.take(100, rate=10) == 10
+    limit.give_back(4)
+    assert limit.take(100, rate=10) == 4
+    assert limit.take(100, rate=0) == 100
+
+
+def test_threads_that_claim_at_once_keep_to_the_rate_together() -> None:
+    limit = properties.RateLimit(clock=lambda: 0.0)
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: limit.take(3, rate=10), range(8)))
+
+    assert sum(taken) == 10
+
+
+def test_a_batch_is_found_again_although_the_rate_is_used_up(database: str) -> None:
+    with opened(database, rate=5) as store:
+        store.store_many(range(20))
+        first = store.claim(20, batch_id="run 1", lease=30)
+
+        again = store.claim(20, batch_id="run 1", lease=30)
+
+        assert [message.id for message in again] == [message.id for message in first]
+        assert store.claim(20, batch_id="run 2", lease=30) == []
+        time.sleep(1)
+        assert 4 <= len(store.claim(20, batch_id="run 2", lease=30)) <= 5, "what is claimed again does not count"
+
+
+def test_waiting_lasts_until_the_rate_allows_another_message(database: str) -> None:
+    with opened(database, rate=2) as store:
+        store.store_many(range(20))
+        assert len(store.claim(20)) == 2
+        began = time.monotonic()
+
+        assert not store.wait(0.1)
+        assert store.wait(5)
+
+        assert 0.3 < time.monotonic() - began < 3
+        assert len(store.claim(20)) == 1
 
 
 def test_a_store_with_a_rate_hands_out_no_more(database: str) -> None:
@@ -331,6 +449,20 @@ def test_changed_properties_reach_a_running_consumer(database: str, monkeypatch:
         admin.configure(ack_wait=None)
         time.sleep(0.1)
         assert running.properties.ack_wait == 7
+
+
+def test_properties_set_at_the_same_time_are_all_set(database: str) -> None:
+    changes: list[dict[str, Any]] = [{"ack_wait": 7}, {"jitter": 0.5}, {"batch_size": 9}, {"rate": 3}, {"backoff": 2}]
+    with opened(database) as store, ThreadPoolExecutor(len(changes)) as pool:
+        store.configure(max_deliveries=4)
+        for _ in range(5):
+            store.configure(**{name: None for change in changes for name in change})
+            list(pool.map(lambda change: store.configure(**change), changes))
+
+            now = store.configure(max_deliveries=4).as_dict()
+            assert {name: now[name] for change in changes for name in change} == {
+                name: value for change in changes for name, value in change.items()
+            }
 
 
 def test_a_property_that_does_not_exist_is_refused(store: SqlStore) -> None:
@@ -418,22 +550,48 @@ def test_a_waiting_consumer_hears_of_a_message_at_once(database: str) -> None:
     assert heard[0] - stored < 2
 
 
+def notifications(store: SqlStore, work: Callable[[], object]) -> int:
+    """How often PostgreSQL's listeners hear of this work."""
+    listener: Any = store._database.connect_apart()
+    listener.dbapi_connection.autocommit = True
+    listener.dbapi_connection.execute('LISTEN "homing_orders"')
+    work()
+    heard = list(listener.dbapi_connection.notifies(timeout=0.5))
+    listener.close()
+    return len(heard)
+
+
+def test_whatever_makes_a_message_due_notifies_and_a_plain_acknowledgement_does_not(postgresql: Any) -> None:
+    with opened(postgresql.empty_database()) as store:
+        store.store_many([Message(name, name) for name in "abcd"])
+        (a, b, c, d) = store.claim(4, lease=60)
+        assert notifications(store, lambda: store.acknowledge(a)) == 0
+        assert notifications(store, lambda: store.settle([b, c], [True, False])) == 1
+        assert notifications(store, lambda: store.acknowledge(d, success=False)) == 1
+        assert notifications(store, lambda: store.reschedule(["d"], datetime.now(timezone.utc))) == 1
+        assert notifications(store, lambda: store.reschedule(["unknown"], datetime.now(timezone.utc))) == 0
+        store.settle(store.claim(2))
+
+        store.store_many([Message(f"s{n}", n, session_id="s") for n in range(4)])
+        assert notifications(store, lambda: store.acknowledge(store.claim(1)[0])) == 1
+        assert notifications(store, lambda: store.acknowledge(store.claim(1)[0].id)) == 1
+        assert notifications(store, lambda: store.dead_letter(store.claim(1)[0], reason="bad")) == 1
+        assert notifications(store, lambda: store.defer(store.claim(1)[0])) == 1
+
+
 def test_a_transaction_notifies_once_however_many_messages_it_stores(postgresql: Any) -> None:
     database = postgresql.empty_database()
     engine = sa.create_engine(database)
     with opened(database) as store, engine.connect() as connection:
         store.count()
-        listener: Any = store._database.connect_apart()
-        listener.dbapi_connection.autocommit = True
-        listener.dbapi_connection.execute('LISTEN "homing_orders"')
-        store.store("a", transaction=connection)
-        store.store_many(range(100), transaction=connection)
-        connection.commit()
-        heard = list(listener.dbapi_connection.notifies(timeout=0.5))
-        listener.close()
-    engine.dispose()
 
-    assert len(heard) == 1
+        def store_some() -> None:
+            store.store("a", transaction=connection)
+            store.store_many(range(100), transaction=connection)
+            connection.commit()
+
+        assert notifications(store, store_some) == 1
+    engine.dispose()
 
 
 def test_an_acknowledgement_that_comes_too_late_in_a_transaction_is_refused(database: str, engine: sa.Engine) -> None:

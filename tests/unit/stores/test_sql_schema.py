@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from homing import open_store
-from homing.errors import ConfigurationError, MissingExtraError
+from homing.errors import ConfigurationError, MissingExtraError, StoreUnavailableError
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import with_driver
@@ -34,6 +35,21 @@ def test_processes_that_start_at_once_make_the_tables_once(database: str) -> Non
     assert [process.returncode for process in starting] == [0] * 4, errors
     with opened(database) as store:
         assert store.count()["available"] == 4
+
+
+def test_tables_are_not_changed_while_somebody_else_changes_them(mariadb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homing.stores.sql.dialects.SCHEMA_PATIENCE", 1)
+    database = mariadb.empty_database()
+    engine = sa.create_engine(database)
+    with engine.connect() as somebody, opened(database) as store:
+        somebody.execute(sa.text("select get_lock('homing_schema', 1)"))
+
+        with pytest.raises(StoreUnavailableError, match="somebody else changes its tables"):
+            store.store("a")
+
+        somebody.execute(sa.text("select release_lock('homing_schema')"))
+        store.store("a")
+    engine.dispose()
 
 
 def test_a_table_of_version_1_is_brought_up_to_date_with_its_messages(database: str, engine: sa.Engine) -> None:

@@ -245,6 +245,28 @@ def test_messages_claimed_by_id_are_those_nobody_else_holds(store: SqlStore, oth
     assert [row["id"] for row in store.batch_rows(held)] == [ids[1]]
 
 
+def test_a_dead_message_claimed_by_its_id_is_leased(store: SqlStore) -> None:
+    store.store("a", id="a")
+    store.dead_letter(store.claim(1)[0], reason="bad")
+    assert store.claim(1) == []
+
+    held = store.lease_batch(1, batch_id="replay", lease=10, ids=["a"])
+
+    assert held is not None
+    assert store.count()["leased"] == 1
+    store.settle_batch(held, ["a"])
+    assert store.count()["acknowledged"] == 1
+
+
+def test_a_dead_message_copied_elsewhere_is_acknowledged(store: SqlStore) -> None:
+    store.store_many([Message("a", "a"), Message("b", "b")])
+    store.dead_letter(store.claim(1)[0], reason="bad")
+
+    store.finish_dead(["a", "b"])
+
+    assert {state: number for state, number in store.count().items() if number} == {"available": 1, "acknowledged": 1}
+
+
 def test_the_parts_of_a_batch_are_the_whole_batch(store: SqlStore) -> None:
     ids = store.store_many(range(100))
     held = store.lease_batch(100, batch_id="run 1", lease=10)

@@ -117,6 +117,8 @@ class Shelf:
 
     def next_time(self) -> int | None:
         """When something becomes due next, as far as is known now."""
+        while self._waiting and self._waiting[0][-1].stamp != self._waiting[0][-2]:
+            heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
 
     def forget_settled(self, before: int) -> int:
@@ -214,10 +216,14 @@ class Shelf:
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def join_batch(self, entry: Entry, batch_id: str) -> None:
+    def join_batch(self, entry: Entry, batch_id: str | None) -> None:
+        """It is in this batch from now on, or in none, and in no other."""
+        if entry.batch_id == batch_id:
+            return
         self.leave_batch(entry)
         entry.batch_id = batch_id
-        self._batches.setdefault(batch_id, {})[entry.message.id] = entry
+        if batch_id is not None:
+            self._batches.setdefault(batch_id, {})[entry.message.id] = entry
 
     def leave_batch(self, entry: Entry) -> None:
         if entry.batch_id is None:

@@ -193,6 +193,7 @@ class MemoryStore(Store):
             for entry in changed:
                 entry.time_scheduled = entry.time_next = due
                 entry.lock_token = None
+                self._shelf.leave_batch(entry)
                 entry.deliveries = entry.deliveries if delivery_count is None else delivery_count
                 self._shelf.place(entry, SCHEDULED if due > now else AVAILABLE)
             return len(changed)
@@ -237,6 +238,11 @@ class MemoryStore(Store):
                 due = self._shelf.next_time()
                 soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
                 self._shelf.changed.wait(soon)
+
+    def due_in(self) -> float | None:
+        with self._now() as now:
+            due = now if self._shelf.has_ready() else self._shelf.next_time()
+            return None if due is None else max(0.0, (due - now) / _NANOSECONDS)
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         if state not in (ACKNOWLEDGED, DEAD):
@@ -311,8 +317,7 @@ class MemoryStore(Store):
             seconds = self._doubled(self._options.ack_wait, entry.deliveries) if lease is None else lease
             entry.time_next = now + _span(seconds)
             entry.lock_token = token
-            if batch_id is not None:
-                self._shelf.join_batch(entry, batch_id)
+            self._shelf.join_batch(entry, batch_id)
             self._shelf.place(entry, LEASED)
             try:
                 claimed.append(self._message(entry))

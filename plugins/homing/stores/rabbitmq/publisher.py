@@ -48,6 +48,9 @@ class Publisher:
                 self._send(parcels)
             except StoreUnavailableError as error:
                 raise self._unfinished(parcels, error) from error
+            except BaseException:
+                self.link.close()  # the answers still to come must not be taken for those to the next call
+                raise
             if self._refused or self._returned:
                 raise self._not_taken(parcels)
 
@@ -78,6 +81,8 @@ class Publisher:
         """The broker confirms or refuses one parcel, or all up to it."""
         method = frame.method
         last = method.delivery_tag - self._first
+        if last < 0:
+            return  # of an earlier call, which nobody waits for any more
         first = self._open_from if method.multiple else last
         taken = method.NAME == "Basic.Ack"
         for index in range(first, last + 1):

@@ -115,7 +115,12 @@ class RabbitStore(Store):
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         self._refuse(transaction)
         now, queue = time.time(), self.name
-        parcels = [envelope.pack(as_message(content), queue, now) for content in contents]
+        messages = [as_message(content) for content in contents]
+        for message in messages:
+            # A dead letter keeps what was written on it elsewhere: there is no order among the dead.
+            if (message.session_id is not None or message.priority) and message.dead_letter_reason is None:
+                raise self._lacks(contract.PRIORITY if message.session_id is None else contract.SESSIONS)
+        parcels = [envelope.pack(message, queue, now) for message in messages]
         if parcels:
             self._keep()
             self._publisher.publish(parcels)

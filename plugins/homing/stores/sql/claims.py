@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from homing.stores.sql.rows import NEEDED, PLAIN, READ, beyond_plain, is_plain
 from homing.stores.sql.statements import Statements
 
 _TOKEN, _NEXT, _SCHEDULED, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled", "time_to_live"))
+_SESSION = READ.index("session_id")
 _SWEEP = 1.0  # seconds
 _EARLY = "early"  # stored by plain SQL to be delivered later
 _LARGEST = 2**31 - 1
@@ -69,6 +70,8 @@ class Claimed:
     token: str
     rows: list[Any] = field(default_factory=list)
     size: int = 0
+    #: How many of them the batch had before.
+    again: int = 0
 
     def lease(self, batch_id: str) -> BatchLease | None:
         return BatchLease(batch_id, self.token, self.size) if self.size else None
@@ -90,6 +93,8 @@ class Claims:
         self._statements = Statements()
         #: Whether the messages found last had nothing but what every message has: then no more is asked for.
         self._plain = True
+        #: Whether messages of sessions were found: settling one of them lets the next go.
+        self.has_sessions = False
 
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
         """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
@@ -106,6 +111,7 @@ class Claims:
         claimed.token = token or claimed.token
         if known is not None:
             self._lease(connection, known, wanted, claimed, now)
+            claimed.again = claimed.size
         if known is None or wanted.ids is not None:
             self._claim_new(connection, wanted, claimed, now)
         return claimed
@@ -226,6 +232,7 @@ class Claims:
         """These rows with all they have: reading ten columns more costs something even if they are empty."""
         if not plain:
             self._plain = all(map(is_plain, found))
+            self._look_for_sessions(found)
             return found
         self._plain = all(row[-1] is None for row in found)
         if self._plain:
@@ -234,7 +241,11 @@ class Claims:
         for chunk in chunks([row[0] for row in found], self._database.dialect.chunk):
             mine = self._database.dialect.among(self._table.c.sequence, chunk)
             whole.update((row[0], row) for row in fetch(connection, self._select(True).where(mine)))
+        self._look_for_sessions(whole.values())
         return [whole[row[0]] for row in found]
+
+    def _look_for_sessions(self, found: Iterable[Any]) -> None:
+        self.has_sessions = self.has_sessions or any(row[_SESSION] is not None for row in found)
 
     def _due(self, shape: Shape) -> sa.Select[Any]:
         """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
@@ -243,7 +254,7 @@ class Claims:
             self._select(shape.contents, plain=shape.plain)
             .where(c.priority == sa.bindparam("of_priority"))
             .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
-            .where(sa.or_(c.session_id.is_(None), ~self._overtakes()))
+            .where(self.may_go())
             .order_by(c.time_next, c.sequence)
             # A literal: a plan made for any limit would rather sort the whole table.
             .limit(sa.literal_column(str(shape.limit)))
@@ -256,16 +267,16 @@ class Claims:
             statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
         return self._database.dialect.lock_free_rows(statement)
 
-    def _overtakes(self) -> sa.Exists:
-        """Whether an unfinished message of the same session is before this one."""
+    def may_go(self) -> sa.ColumnElement[bool]:
+        """Whether no unfinished message of the same session is before this one."""
         c, e = self._table.c, self._table.alias("earlier")
         before = sa.tuple_(e.c.time_scheduled, e.c.sequence) < sa.tuple_(c.time_scheduled, c.sequence)
         same = sa.and_(e.c.session_id == c.session_id, e.c.time_next.is_not(None), before)
-        return sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same))
+        return sa.or_(c.session_id.is_(None), ~sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same)))
 
     def _find_in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
         """The first messages of a session, up to one that is not due; none while somebody holds one of them."""
-        c = self._table.c
+        c, self.has_sessions = self._table.c, True
         mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None)
         statement = self._select(wanted.contents).where(mine).order_by(c.time_scheduled, c.sequence).limit(wanted.limit)
         if self._database.dialect.locks_rows:
@@ -322,16 +333,13 @@ class Claims:
 
     def _leases(self, wanted: Wanted, token: str, now: int) -> tuple[sa.Update, dict[str, Any]]:
         """The statement that leases, and its parameters."""
-        own, batch, named = wanted.lease is None, wanted.batch_id is not None, wanted.ids is not None
-        properties = wanted.properties if own else None
-        parameters: dict[str, Any] = {"now": now, "token": token}
+        properties = wanted.properties if wanted.lease is None else None
+        parameters: dict[str, Any] = {"now": now, "token": token, "batch": wanted.batch_id}
         if wanted.lease is not None:
             parameters["until"] = now + int(wanted.lease * NANOSECONDS)
-        if batch:
-            parameters["batch"] = wanted.batch_id
-        return self._statements.get(self._leasing, properties, batch, named), parameters
+        return self._statements.get(self._leasing, properties, wanted.ids is not None), parameters
 
-    def _leasing(self, properties: Properties | None, batch: bool, named: bool) -> sa.Update:
+    def _leasing(self, properties: Properties | None, named: bool) -> sa.Update:
         """`properties` of the store whose own lease it is; None when the lease was asked for."""
         c, now, token = self._table.c, sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("token", type_=sa.String)
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
@@ -341,9 +349,9 @@ class Claims:
             "time_next": sa.bindparam("until") if properties is None else now + self._own_lease(properties),
             "epoch": _one_more(c.epoch, c.lock_token.is_(None) | (c.lock_token != token)),
             "lock_token": token,
+            # Even when there is none: whoever claimed it for a batch before must not find it there again.
+            "batch_id": sa.bindparam("batch", type_=sa.String),
         }
-        if batch:
-            values["batch_id"] = sa.bindparam("batch")
         if named:
             values["time_dead"] = None
         return self._changes(values)
@@ -401,7 +409,8 @@ def _fate(row: Sequence[Any], wanted: Wanted, now: int) -> str | None:
             return _EARLY
         if token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
             return CRASHED
-        if life is not None and scheduled + life <= now and wanted.ids is None:
+        held = token is not None and due > now
+        if life is not None and scheduled + life <= now and wanted.ids is None and not held:
             return EXPIRED
     except TypeError:
         return None  # people wrote something else than numbers there: whoever reads it will say so

@@ -49,7 +49,8 @@ class Database:
         self._lock = threading.Lock()
         self._clock = clock or time.time_ns
         self._measures = url.get_backend_name() != "sqlite"  # whose clock is that of this machine
-        self._skew = 0
+        #: How far the database's clock is ahead of ours; None until it is measured.
+        self._skew: int | None = None if self._measures else 0
         self._takes_bytes = False
         if url.get_backend_name() == "sqlite":
             sqlalchemy.event.listen(self._engine, "connect", self._set_up_text)
@@ -57,11 +58,14 @@ class Database:
 
     def now(self) -> int:
         """The time all consumers of this database agree on: the database's own, where it is another machine's."""
-        return self._clock() + self._skew
+        if self._skew is None:
+            self.read(self.measure_clock)
+        return self._clock() + (self._skew or 0)
 
     def measure_clock(self, connection: Connection) -> None:
         """Compares the database's clock with this machine's."""
         if not self._measures:
+            self._skew = 0
             return
         before = self._clock()
         theirs = int(connection.execute(sqlalchemy.select(NowInNanoseconds())).scalar_one())

@@ -13,7 +13,7 @@ from sqlalchemy import Table
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, Connection
 
-from homing.errors import ConfigurationError, MissingExtraError
+from homing.errors import ConfigurationError, MissingExtraError, StoreUnavailableError
 from homing.message import encode_json
 
 # scheme -> (the dialect and driver meant by it, the driver's package, the extra that brings it)
@@ -26,6 +26,7 @@ _DRIVERS = {
 }
 
 _SCHEMA_LOCK = 0x686F6D696E67  # "homing"
+SCHEMA_PATIENCE = 60  # seconds MySQL waits for whoever changes tables; the others have limits of their own
 
 
 def with_driver(url: URL) -> URL:
@@ -167,7 +168,10 @@ class Mysql(RowByRow):
         return list(values)
 
     def lock_schema(self, connection: Connection) -> None:
-        connection.execute(sa.select(sa.func.get_lock("homing_schema", 60)))
+        if connection.execute(sa.select(sa.func.get_lock("homing_schema", SCHEMA_PATIENCE))).scalar() != 1:
+            raise StoreUnavailableError(
+                f"somebody else changes its tables, and was not done after {SCHEMA_PATIENCE} s; try again"
+            )
 
     def unlock_schema(self, connection: Connection) -> None:
         connection.execute(sa.select(sa.func.release_lock("homing_schema")))

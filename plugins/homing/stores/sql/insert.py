@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
+from homing.stores.sql.wake_up import notify
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once
@@ -38,9 +38,7 @@ class Inserts:
         copied = own and len(values) >= _COPY_FROM and connection.dialect.driver == "psycopg"
         if not (copied and self._copy(connection, names, values)):
             self._execute(connection, names, values)
-        if connection.dialect.name == "postgresql":
-            # However many rows, and however often in one transaction, listeners hear it once.
-            connection.execute(sa.select(sa.func.pg_notify(self._channel, "")))
+        notify(connection, self._channel)
 
     def _execute(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> None:
         for chunk in chunks(values, _STATEMENTS):

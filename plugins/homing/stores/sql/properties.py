@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -168,18 +169,27 @@ class LiveProperties:
         self._current = given
         self._looked: float | None = None
 
-    def current(self) -> Properties:
+    def current(self, transaction: Any = None) -> Properties:
+        """The properties, for what is done in the caller's `transaction` too."""
         if self._looked is None or time.monotonic() - self._looked > _REFRESH:
-            self._current = self._given.changed(self._database.read(self._shared))
+            self._current = self._given.changed(self._look(transaction))
             self._looked = time.monotonic()
         return self._current
+
+    def _look(self, transaction: Any) -> dict[str, Any]:
+        if transaction is None or self._database.dialect.locks_rows:
+            return self._database.read(self._shared)
+        # The caller may have the database for himself: on another connection we would wait for him in vain.
+        with self._database.within(transaction) as connection:
+            return self._shared(connection)
 
     def change(self, values: Mapping[str, Any]) -> Properties:
         """Sets properties for every consumer; None gives one back to what each consumer says itself."""
         self._given.changed({name: value for name, value in values.items() if value is not None})
 
         def work(connection: Connection) -> None:
-            shared = {**self._shared(connection), **values}
+            # Nobody else changes one meanwhile: what he sets would be lost.
+            shared = {**self._shared(connection, locked=self._database.dialect.locks_rows), **values}
             text = encode_json({name: value for name, value in shared.items() if value is not None})
             mine = self._registry.c.name == self._table
             connection.execute(self._registry.update().where(mine).values(properties=text))
@@ -188,33 +198,46 @@ class LiveProperties:
         self._looked = None
         return self.current()
 
-    def _shared(self, connection: Connection) -> dict[str, Any]:
+    def _shared(self, connection: Connection, *, locked: bool = False) -> dict[str, Any]:
         self._database.measure_clock(connection)
         statement = sa.select(self._registry.c.properties).where(self._registry.c.name == self._table)
-        text = connection.execute(statement).scalar()
+        text = connection.execute(statement.with_for_update() if locked else statement).scalar()
         return dict(decode(JSON, text, self._table)) if text else {}
 
 
 class RateLimit:
-    """Hands out at most `rate` messages per second, in bursts of at most one second's worth."""
+    """Hands out at most `rate` messages per second, in bursts of at most one second's worth. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left = 0.0
         self._asked: float | None = None
+        self._lock = threading.Lock()
 
-    def allowed(self, wanted: int, rate: float) -> int:
-        """How many of the wanted may be taken now."""
+    def take(self, wanted: int, rate: float) -> int:
+        """How many of the wanted may be claimed now; they count as claimed until they are given back."""
         if not rate:
             return wanted
+        with self._lock:
+            allowed = max(0, min(wanted, int(self._fill(rate))))
+            self._left -= allowed
+            return allowed
+
+    def give_back(self, count: int) -> None:
+        with self._lock:
+            self._left += count
+
+    def pause(self, rate: float) -> float:
+        """In how many seconds one may be claimed."""
+        with self._lock:
+            return max(0.0, 1.0 - self._fill(rate)) / rate if rate else 0.0
+
+    def _fill(self, rate: float) -> float:
         now = self._clock()
         passed = 1.0 if self._asked is None else now - self._asked
         self._asked = now
         self._left = min(max(rate, 1.0), self._left + passed * rate)
-        return min(wanted, int(self._left))
-
-    def taken(self, count: int) -> None:
-        self._left -= count
+        return self._left
 
 
 def _read_columns(text: str) -> dict[str, str]:

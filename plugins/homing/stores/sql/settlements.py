@@ -15,9 +15,11 @@ from sqlalchemy.engine import Connection
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
 from homing.stores.sql.archive import Archive
+from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
 from homing.stores.sql.statements import Statements
+from homing.stores.sql.wake_up import notify
 
 _SPREAD = 1000  # how many different ends the waits of messages released together have
 
@@ -31,6 +33,8 @@ class Change:
     computed: Mapping[str, sa.ColumnElement[Any]] = field(default_factory=dict)
     #: What becomes of a message that is acknowledged.
     after: str = KEPT
+    #: Whether another message, or this one again, may be due now.
+    wakes: bool = False
 
 
 class Known(NamedTuple):
@@ -52,10 +56,11 @@ class NotHeldError(Exception):
 class Settlements:
     """Changes held messages in one table, all or none."""
 
-    def __init__(self, database: Database, table: Table, name: str, archive: Archive | None) -> None:
+    def __init__(self, database: Database, table: Table, name: str, claims: Claims, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._name = name
+        self._claims = claims
         self._archive = archive
         self._statements = Statements()
 
@@ -63,14 +68,14 @@ class Settlements:
 
     def finish(self, properties: Properties) -> Change:
         values = {"time_acked": self._database.now(), "time_next": None, "lock_token": None}
-        return Change(values, after=properties.after_acknowledging)
+        return Change(values, after=properties.after_acknowledging, wakes=self._claims.has_sessions)
 
     def release(self, properties: Properties) -> Change:
         """Retrievable again at once, or after its back-off."""
         c, now = self._table.c, self._database.now()
         free = {"lock_token": None, "batch_id": None}
         if not properties.backoff:
-            return Change({"time_next": now, **free})
+            return Change({"time_next": now, **free}, wakes=True)
         jitter = properties.backoff_jitter
 
         def end(wait: int) -> sa.ColumnElement[Any]:
@@ -81,10 +86,11 @@ class Settlements:
 
         *growing, cap = map(end, properties.backoffs())
         waits = [(c.epoch <= n, wait) for n, wait in enumerate(growing, start=1)]
-        return Change(free, computed={"time_next": sa.case(*waits, else_=cap) if waits else cap})
+        return Change(free, computed={"time_next": sa.case(*waits, else_=cap) if waits else cap}, wakes=True)
 
     def put_aside(self) -> Change:
-        return Change({"time_next": None, "lock_token": None, "batch_id": None})
+        values = {"time_next": None, "lock_token": None, "batch_id": None}
+        return Change(values, wakes=self._claims.has_sessions)
 
     def bury(self, reason: str, description: str | None) -> Change:
         values = {
@@ -95,7 +101,7 @@ class Settlements:
             "dead_letter_reason": reason,
             "dead_letter_description": description,
         }
-        return Change(values)
+        return Change(values, wakes=self._claims.has_sessions)
 
     def extend(self, lease: float) -> Change:
         return Change({"time_next": self._database.now() + int(lease * NANOSECONDS)})
@@ -108,6 +114,8 @@ class Settlements:
         def work(connection: Connection) -> None:
             for messages, change in changes:
                 self._change(connection, messages, change)
+            if any(change.wakes for _, change in changes):
+                notify(connection, self._table.name)
 
         archived = [change.values["time_acked"] for _, change in changes if change.after == ARCHIVED]
         if archived:

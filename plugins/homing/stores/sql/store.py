@@ -39,7 +39,7 @@ from homing.stores.sql.scans import Scans
 from homing.stores.sql.schema import messages_table, registry_table
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.views import Views
-from homing.stores.sql.wake_up import WakeUp
+from homing.stores.sql.wake_up import WakeUp, notify
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
@@ -92,10 +92,10 @@ class SqlStore(Store):
         self._inserts = Inserts(self._database, self._table, self._table.name)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
         self._claims = Claims(self._database, self._table, name, registry, archive)
-        self._settlements = Settlements(self._database, self._table, name, archive)
+        self._settlements = Settlements(self._database, self._table, name, self._claims, archive)
         self._views = Views(self._database, self._table, self._claims, archive)
         self._batches = Batches(self._database, self._table, archive)
-        self._wake_up = WakeUp(self._database, self._table.name, self._views.next_due)
+        self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
@@ -131,6 +131,7 @@ class SqlStore(Store):
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
+        window = self._live.current(transaction).duplicate_window
         now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
         new_ids = _new_ids()
         values = [
@@ -139,8 +140,6 @@ class SqlStore(Store):
             else rows.plain_row(next(new_ids), item, now, partitions=parts)
             for item in contents
         ]
-        properties = self._live.current() if transaction is None else self._options.properties
-        window = properties.duplicate_window
         if values and transaction is None:
             self._database.write(lambda connection: self._inserts.insert(connection, values, window))
         elif values:
@@ -204,7 +203,7 @@ class SqlStore(Store):
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
         c, when = self._table.c, max(1, rows.to_nanoseconds(at))
-        values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None}
+        values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None, "batch_id": None}
         if delivery_count is not None:
             values["epoch"] = delivery_count
 
@@ -214,6 +213,8 @@ class SqlStore(Store):
             for chunk in chunks(ids, self._database.dialect.chunk):
                 where = self._database.dialect.among(c.id, chunk) & free
                 changed += connection.execute(self._table.update().where(where).values(**values)).rowcount
+            if changed:
+                notify(connection, self._table.name)
             return changed
 
         return self._database.write(work)
@@ -237,6 +238,10 @@ class SqlStore(Store):
 
     def wait(self, timeout: float) -> bool:
         return self._wake_up.wait(timeout, listens=self._url.get_backend_name().startswith("postgres"))
+
+    def due_in(self) -> float | None:
+        due = self._next_due()
+        return None if due is None else max(0.0, (due - self._database.now()) / NANOSECONDS)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -368,19 +373,26 @@ class SqlStore(Store):
 
     def _claim(self, wanted: Wanted) -> Claimed:
         properties = self._live.current()
-        if wanted.ids is None:
-            allowed = self._rate.allowed(wanted.limit, properties.rate)
-            if allowed < 1:
-                return Claimed("")
-            wanted = replace(wanted, limit=allowed)
-        order = replace(wanted, properties=properties)
-        claimed = self._database.write(lambda connection: self._claims.claim(connection, order))
-        if properties.rate:
-            self._rate.taken(claimed.size)
+        rate = properties.rate if wanted.ids is None else 0.0
+        allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")
+        # What a batch has already is no new message, and to find none of it would mean that it is complete.
+        if allowed < 1 and not (wanted.batch_id is not None and self.knows_batch(wanted.batch_id)):
+            return claimed
+        order = replace(wanted, limit=max(1, allowed), properties=properties)
+        try:
+            claimed = self._database.write(lambda connection: self._claims.claim(connection, order))
+        finally:
+            if rate:
+                self._rate.give_back(allowed - (claimed.size - claimed.again))
         if properties.purge_after and time.monotonic() - self._purged > _PURGE_EVERY:
             self._purged = time.monotonic()
             self.purge()
         return claimed
+
+    def _next_due(self) -> int | None:
+        """When this consumer can claim something, or could; None when nothing waits."""
+        due, pause = self._views.next_due(), self._rate.pause(self._live.current().rate)
+        return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
         """The claimed rows as messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
@@ -409,7 +421,7 @@ class SqlStore(Store):
 
     def _settle(self, messages: Sequence[Held], outcomes: Sequence[bool], transaction: Any) -> None:
         done, undone = list(compress(messages, outcomes)), list(compress(messages, map(not_, outcomes)))
-        properties = self._live.current() if transaction is None else self._options.properties
+        properties = self._live.current(transaction)
         changes = [(done, self._settlements.finish(properties)), (undone, self._settlements.release(properties))]
         if messages:
             self._settlements.apply([change for change in changes if change[0]], transaction)

@@ -61,13 +61,19 @@ class Views:
         return {name: found.get(name, 0) for name in STATES}
 
     def next_due(self) -> int | None:
-        """When the next message is due, or was; None when nothing waits."""
+        """When the next message can be claimed, or could; None when nothing waits.
+
+        What waits for its turn in a session can be once the first of it is finished, which has a time of its own.
+        """
+        return self._first_time(self._claims.may_go())
+
+    def _first_time(self, which: sa.ColumnElement[bool]) -> int | None:
         c = self._table.c
 
         def work(connection: Connection) -> int | None:
             times = []
             for priority in self._claims.priorities(connection):
-                mine = c.priority == priority
+                mine = (c.priority == priority) & which
                 placed = sa.select(c.time_next).where(mine, c.time_next > 0).order_by(c.time_next).limit(1)
                 unplaced = sa.select(sa.func.min(c.time_scheduled)).where(mine, c.time_next == 0)
                 times += [connection.execute(statement).scalar() for statement in (placed, unplaced)]
@@ -80,7 +86,7 @@ class Views:
         return due is not None and due <= self._database.now()
 
     def oldest_age(self) -> float | None:
-        due, now = self.next_due(), self._database.now()
+        due, now = self._first_time(sa.true()), self._database.now()
         return None if due is None or due > now else (now - due) / NANOSECONDS
 
     def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:

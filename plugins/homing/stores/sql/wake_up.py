@@ -1,4 +1,4 @@
-"""Waiting for a message: until the next one is due, or PostgreSQL says that one was stored."""
+"""Waiting for a message: until the next one is due, or PostgreSQL says that one may be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
 from homing.errors import StoreError
 from homing.stores.sql.database import NANOSECONDS, Database
 
@@ -15,6 +18,12 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds between looks where the database cannot call
 _LOOK_AGAIN = 30.0  # seconds between looks where it can: plain SQL inserts call nobody
+
+
+def notify(connection: Connection, channel: str) -> None:
+    """Wakes up whoever waits, where the database can; however often in one transaction, they hear it once."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_notify(channel, "")))
 
 
 class WakeUp:
