@@ -24,7 +24,8 @@ def executor() -> int:
 def slow(ctx: MessageContext) -> None:
     if ctx.get_content().get("kill"):
         os.kill(executor(), signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(2)
+        os._exit(9)
     folder = Path(os.environ["SPARK_CHAIN_OUT"])
     (folder / f"code-{os.getpid()}").write_text(str(homing.__file__))
     with (folder / f"slow-{os.getpid()}").open("a") as file:
