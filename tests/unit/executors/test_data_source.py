@@ -235,7 +235,8 @@ def test_a_store_that_cannot_tell_ids_apart_is_warned_of(
 ) -> None:
     url = f"sqlite:///{tmp_path}/orders.db?store=orders"
     frame = pa.RecordBatch.from_pydict({"id": ["m"], "message": ["text"]})
-    writer = StoreWriter({"url": url}, t.StructType.fromDDL("id string, message string"), overwrite=False)
+    schema = t.StructType([t.StructField("id", t.StringType()), t.StructField("message", t.StringType())])
+    writer = StoreWriter({"url": url}, schema, overwrite=False)
     writer.write(iter([frame]))
     assert caplog.records == []
 
