@@ -49,6 +49,9 @@ class NoLedger(Ledger):
     def of_batch(self, batch_id: str, limit: int) -> list[str]:
         return []
 
+    def left_open(self, run_id: str) -> list[str]:
+        return []
+
     def failed_in(self, run_id: str, message_ids: Any) -> set[str]:
         return set()
 

@@ -25,6 +25,9 @@ DONE_STATES = frozenset({DELIVERED, FILTERED, DROPPED, PROCESSED})
 #: The flow name under which the source flow's outcome is kept.
 SOURCE_FLOW = ""
 
+#: The steps of this name are parts of one: a Spark task's turn. Nobody closes them one by one.
+PART = "part/"
+
 
 class Entry(NamedTuple):
     """What happened to one message in one flow. A tuple, because every delivery makes some of them."""
@@ -116,6 +119,10 @@ class Ledger(ABC):
     @abstractmethod
     def failed_in(self, run_id: str, message_ids: Iterable[str]) -> set[str]:
         """Those of these messages whose latest failure was recorded by this run."""
+
+    @abstractmethod
+    def left_open(self, run_id: str) -> list[str]:
+        """The steps of this run that did not come to their end, if only because they still run."""
 
     @abstractmethod
     def close_steps(self, run_id: str) -> None:

@@ -15,6 +15,7 @@ from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Known
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, Message
 from homing.store import CRASHED, BatchLease
 from homing.stores.sql import rows
+from homing.stores.sql.properties import Properties
 from homing.stores.sql.schema import messages_table
 
 NANOSECONDS = 1_000_000_000
@@ -117,6 +118,15 @@ class ModelStore:
         for one in ids:
             self._rows[one].update(done if success else {"time_next": now, "lock_token": None, "batch_id": None})
 
+    def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
+        for one in ids:
+            if one in self._rows and self._is_held(self._rows[one], held):
+                self._rows[one]["crashes"] += 1
+
+    @property
+    def properties(self) -> Properties:
+        return Properties(max_deliveries=self._max_deliveries)
+
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
         if not all(one in self._rows and self._is_held(self._rows[one], held) for one in ids):
             raise LeaseLostError(held.batch_id)
@@ -197,6 +207,9 @@ class ModelLedger:
     def close_step(self, fence: Fence) -> None:
         if self._steps.get((fence.run_id, fence.step), ("",))[0] == fence.owner:
             del self._steps[fence.run_id, fence.step]
+
+    def left_open(self, run_id: str) -> list[str]:
+        return sorted(step for run, step in self._steps if run == run_id)
 
     def close_steps(self, run_id: str) -> None:
         for key in [key for key in self._steps if key[0] == run_id]:

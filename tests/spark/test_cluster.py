@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,15 +16,18 @@ import pyspark
 import pytest
 
 from demo.ports import free_port
+from homing.airflow import PipelineSpec
+from homing.airflow.operators import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.reach import build_py_files
+from homing.delivery.suspects import CRASH
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.spark.recorder import CHUNK
-from homing.spark.steps import CRASH
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS
 from tests.spark.test_applications import APPLICATIONS
 from tests.spark.test_tried_again import tries
+from tests.unit.airflow_parts.conftest import context
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -128,12 +132,7 @@ class Work:
             "SPARK_CHAIN_OUT": str(self.output),
         }
         settings = {
-            "spark.executor.memory": "512m",
-            "spark.executorEnv.SPARK_CHAIN_OUT": str(self.output),
-            "spark.executor.extraJavaOptions": QUICK_JVM,
-            "spark.driver.extraJavaOptions": QUICK_JVM,
-            "spark.ui.enabled": "false",
-            "spark.log.level": "WARN",
+            **self.settings,
             **{f"spark.{name.replace('_', '.')}": value for name, value in conf.items()},
         }
         flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
@@ -143,6 +142,17 @@ class Work:
     def deliver(self, chain: str, flow: str, **conf: object) -> subprocess.Popen[bytes]:
         arguments = ["--chain", f"{chain}:chain", "--run-id", "run", "--flow", flow, "--work-dir", self.work_dir]
         return self.submit(APPLICATIONS / "deliver.py", chain, *arguments, **conf)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.SPARK_CHAIN_OUT": str(self.output),
+            "spark.executor.extraJavaOptions": QUICK_JVM,
+            "spark.driver.extraJavaOptions": QUICK_JVM,
+            "spark.ui.enabled": "false",
+            "spark.log.level": "WARN",
+        }
 
     @property
     def work_dir(self) -> str:
@@ -217,6 +227,33 @@ def test_a_message_that_kills_its_executor_is_found_and_the_rest_is_delivered(wo
     settlement = batch.settle()
     assert (settlement.acknowledged, settlement.failed) == (199, 1)
     assert keep_books(work.stores, ["slow"]).balanced
+
+
+def test_the_tasks_of_a_pipeline_run_on_the_cluster_that_the_airflow_connection_names(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBERS", f"{work.url}?store=numbers")
+    monkeypatch.setenv("NUMBERS_DEAD", f"{work.url}?store=numbers_dead")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(work.folder / "cache"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PATH", f"{SPARK / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    connection = {"conn_type": "spark", "host": work.cluster.master}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    stores = {"store": "env:NUMBERS", "dead_letter_store": "env:NUMBERS_DEAD"}
+    spec = PipelineSpec.of("numbers", chain="cluster_chain:chain", work_dir=work.work_dir, **stores)
+    work.stores.store.store_many([{"n": n} for n in range(20)])
+    run_id = spec.run_key(context())
+    with spec.open_batch(run_id) as batch:
+        assert batch.claim(20) == 20
+
+    ProcessOperator(task_id="process", pipeline=spec, conf=work.settings).execute(context())
+    DeliverOperator(task_id="slow", pipeline=spec, flow="slow", conf=work.settings).execute(context())
+
+    assert work.made("slow") == dict.fromkeys(range(20), 1)
+    assert all(".zip" in path.read_text() for path in work.output.glob("code-*"))
+    with spec.open_batch(run_id) as batch:
+        assert batch.settle().acknowledged == 20
 
 
 # The last one, since it leaves one worker.

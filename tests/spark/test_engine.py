@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Settlement, keep_books
+from homing.delivery.suspects import CRASH
 from homing.errors import LeaseLostError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine
-from homing.spark.steps import CRASH
 from tests.spark.conftest import FLOWS, Numbers, delivered
 
 

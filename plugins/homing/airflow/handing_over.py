@@ -1,7 +1,8 @@
 """How the driver of a Spark job learns where the stores are, which nobody else is to know.
 
-In client mode it inherits the environment of spark-submit. In cluster mode it runs elsewhere and inherits nothing; and
-whatever is given to it as a setting or an argument is shown by `ps`, by Spark's UI and in logs.
+In client mode, and as a client of Spark Connect, it inherits the environment of whoever starts it. In cluster mode it
+runs elsewhere and inherits nothing; and whatever is given to it as a setting or an argument is shown by `ps`, by
+Spark's UI and in logs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,6 @@ _SECRET = "spark.kubernetes.driver.secretKeyRef"  # noqa: S105 - the name of a s
 def check(connection: Mapping[str, Any], conf: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Raises ConfigurationError for a deployment in which the driver could not be told the stores."""
     master = str(connection["master"])
-    if master.startswith(("sc://", "spark_connect://", "spark-connect://")):
-        # What follows "/;" may be a token.
-        raise ConfigurationError(
-            f"{master.partition('/;')[0]} is a Spark Connect server, which runs no drivers: name the master of the "
-            "cluster behind it (spark://…, yarn, k8s://…) in the Airflow connection"
-        )
     if connection.get("deploy_mode") != "cluster":
         return
     if master.startswith("k8s://"):
@@ -38,9 +33,16 @@ def check(connection: Mapping[str, Any], conf: Mapping[str, Any], names: Mapping
                 f"{' and '.join(missing)} to <secret>:<key> in spark_conf, or use client mode"
             )
     elif not master.startswith("yarn"):
+        # What follows "/;" may be a token.
+        place = master.partition("/;")[0]
         raise ConfigurationError(
-            f"Spark runs no Python applications on {master} in cluster mode: use the deploy mode client"
+            f"Spark runs no Python applications on {place} in cluster mode: use the deploy mode client"
         )
+
+
+def is_connect(connection: Mapping[str, Any]) -> bool:
+    """Whether this is a Spark Connect server, whose driver is its own: a job is a client of it."""
+    return str(connection["master"]).startswith("sc://")
 
 
 @contextmanager

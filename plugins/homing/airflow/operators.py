@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,13 +24,15 @@ from homing.airflow.telling import note, show_messages
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.batch import Head
 from homing.delivery.class_archive import cache_folder, class_archive
-from homing.delivery.reach import build_py_files, is_local, refuse_unreachable
+from homing.delivery.reach import PY_FILES, build_py_files, is_local, refuse_unreachable
 from homing.delivery.replaying import replay_here
+from homing.delivery.work import local_path
 from homing.errors import ConfigurationError, HomingError
 from homing.pipeline import load_chain
 
-# How spark-submit reports our exit code 2: running the job again would not help.
-_SET_UP_WRONGLY = "Error code is: 2."
+# Our exit code when running the job again would not help, and how spark-submit reports it.
+_WRONGLY = 2
+_SET_UP_WRONGLY = f"Error code is: {_WRONGLY}."
 # What homing.spark.app says when its session is there.
 _SPARK_UI = re.compile(r"Spark application (?P<application>\S+) has its UI at (?P<ui>http\S+)")
 
@@ -48,6 +51,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.pipeline = pipeline
         self.spark_application = ""
         self._show_spark_ui: Callable[[str], None] = lambda _: None
+        self._client: subprocess.Popen[str] | None = None
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
@@ -60,6 +64,11 @@ class PipelineJobOperator(SparkSubmitOperator):
         self._reach_executors(connection)
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
+        if handing_over.is_connect(connection):
+            mask_secret(connection["master"])  # there may be a token in it
+            with self._environment({"SPARK_REMOTE": connection["master"], PY_FILES: self.py_files or ""}):
+                self._run_client()
+            return
         with (
             class_archive() as faster,
             self._environment(faster),
@@ -75,7 +84,12 @@ class PipelineJobOperator(SparkSubmitOperator):
             return
         try:
             handing_over.check(connection, self.conf or {}, self._stores())
-            refuse_unreachable(master, *self.pipeline.urls())
+            refuse_unreachable(master.partition("/;")[0], *self.pipeline.urls())
+            if handing_over.is_connect(connection) and local_path(self.pipeline.work_dir) is None:
+                raise ConfigurationError(  # noqa: TRY301
+                    f"a client of Spark Connect has no Hadoop to reach {self.pipeline.work_dir} with: give work_dir= a "
+                    "path that this machine and the server share"
+                )
         except ConfigurationError as error:
             raise AirflowFailException(str(error)) from error
         self._python_path()  # the chain is importable from now on
@@ -115,6 +129,24 @@ class PipelineJobOperator(SparkSubmitOperator):
             if _SET_UP_WRONGLY in str(error):
                 raise AirflowFailException(str(error)) from error
             raise
+
+    def _run_client(self) -> None:
+        """Runs the application in a process of its own, without spark-submit, which has nowhere to submit it to."""
+        command = [sys.executable, str(self.application), *(self.application_args or ())]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:  # noqa: S603
+            self._client = client
+            for line in client.stdout or ():
+                self.log.info("%s", line.rstrip())
+        if client.returncode == _WRONGLY:
+            raise AirflowFailException(f"{self.application_name} was set up wrongly: the lines above say how")
+        if client.returncode:
+            raise AirflowException(f"{self.application_name} ended with {client.returncode}")
+
+    def on_kill(self) -> None:
+        if self._client is None:
+            super().on_kill()
+        else:
+            self._client.terminate()
 
     def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure the run holds its batch; how many messages that is."""

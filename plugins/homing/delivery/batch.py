@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from homing.delivery import records
+from homing.delivery import records, suspects
 from homing.delivery.stores import PipelineStores
 from homing.errors import StoreError, StoreUnavailableError
-from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry, Fence
 from homing.message import ACKNOWLEDGED, Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
+from homing.stores.sql.scans import Condition
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ DEFAULT_LEASE = 600.0
 #: What has waited in the failure store for this long has lost the replay that was meant for it.
 STRANDED_AFTER = 300.0
 
-_HEAD = ("sequence", "id", "batch_id", "content_type")
+_HEAD = ("sequence", "id", "batch_id", "content_type", "crashes")
 _HEADS = 10_000
 
 Row = dict[str, Any]
@@ -40,7 +41,8 @@ class Held:
 class Head(NamedTuple):
     """A message of a batch without its content: its row's id, and what the ledger knows it by.
 
-    `wrapped` says that the row is the record of a failure of that message.
+    `wrapped` says that the row is the record of a failure of that message; `crashes`, of how many that held it before
+    it is known that they died.
     """
 
     row_id: str
@@ -48,6 +50,7 @@ class Head(NamedTuple):
     life: int
     batch_id: str
     wrapped: bool
+    crashes: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,10 @@ class Batch:
         if held.store is self._stores.store:
             rows = list(held.store.batch_rows(held.lease, columns=_HEAD, page=_HEADS))
             if not any(map(records.claims_failure, rows)):
-                return [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
+                return [
+                    Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False, _crashes(row))
+                    for row in rows
+                ]
         return [_head(row) for row in held.store.batch_rows(held.lease)]
 
     def outstanding(self, flows: Sequence[str]) -> bool:
@@ -176,18 +182,36 @@ class Batch:
                 return True
         return False
 
+    def crashed_before(self) -> bool:
+        """Whether somebody died who held one of these messages: then they are better taken one at a time."""
+        for held in self.held():
+            lease = held.lease
+            mine = [Condition("batch_id", "=", lease.batch_id), Condition("lock_token", "=", lease.lock_token)]
+            if held.store.scans().span(conditions=[*mine, Condition("crashes", ">", 0)]) is not None:
+                return True
+            if held.store is not self._stores.store and self._known_to_kill(held):
+                return True
+        return False
+
+    def _known_to_kill(self, held: Held) -> bool:
+        known = self._stores.ledger.known([head.message_id for head in self.heads_of(held)])
+        errors = [entry.error for flows in known.values() for entry in flows.values() if not entry.done]
+        return any(error is not None and error["type"] == suspects.CRASH for error in errors)
+
     # -- settling ----------------------------------------------------------------------------------------------
 
     def settle(self) -> Settlement:
         """The end of a first pass: complete messages are acknowledged, failed ones wait in the failure store for
-        their replay, and those that nobody got to are released."""
-        self._stores.ledger.close_steps(self.run_id)
+        their replay, and those that nobody got to are released.
+
+        Of a step that did not come to its end, the message that was in hand has failed. Where it is not known which it
+        was, a crash is counted for each that may be the one; with the store's `max_deliveries` it has failed, too.
+        """
         return self._settle(failed_to=self._stores.failures)
 
     def finish_replay(self) -> Settlement:
         """The end of a replay whose retries are used up: what failed in it goes to the dead-letter store. What was
-        merely there when the replay could not run is released, to be replayed later."""
-        self._stores.ledger.close_steps(self.run_id)
+        merely there when the replay could not run is released, to be replayed later. Crashes count as in `settle`."""
         self.move_dead()
         return self._settle(failed_to=self._stores.dead_letters)
 
@@ -231,8 +255,9 @@ class Batch:
 
     def _settle(self, failed_to: SqlStore) -> Settlement:
         total = Settlement()
+        crashed = self._take_over()
         for held in self._held_again():
-            found = self._sort(held)
+            found = self._count_crashes(held, self._sort(held), crashed)
             self._finish(held, found.complete)
             gone = self._move(held, self._moving(held, found, failed_to), found, failed_to)
             kept = [row["id"] for row in (*found.untouched, *found.failed) if row["id"] not in gone]
@@ -245,7 +270,34 @@ class Batch:
                 total.released + len(kept),
                 total.dropped + sum(not was_delivered(found.entries[row["id"]]) for row in found.complete),
             )
+        self._stores.ledger.close_steps(self.run_id)
         return total
+
+    def _take_over(self) -> list[Fence]:
+        """Ends the right to record of every step that did not come to its end, and records as failed the one message
+        that was in hand. The steps of which it is not known."""
+        ledger = self._stores.ledger
+        fences = [ledger.open_step(self.run_id, step, DEFAULT_LEASE) for step in ledger.left_open(self.run_id)]
+        return [fence for fence in fences if suspects.blame(ledger, fence) is None]
+
+    def _count_crashes(self, held: Held, found: Sorted, crashed: Sequence[Fence]) -> Sorted:
+        """Counts a crash for each message that one of these steps may have died of. Those for which it is one too many
+        have failed: alone in its replay, each shows whether it was the one."""
+        if not crashed:
+            return found
+        spans = [suspects.span_of(fence) for fence in crashed]
+        open_rows = [
+            *found.untouched,
+            *(row for row in found.failed if not self._failed_here(found.entries[row["id"]])),
+        ]
+        died = [row for row in open_rows if any(span is None or span.covers(row["id"]) for span in spans)]
+        held.store.count_crash(held.lease, [row["id"] for row in died])
+        most = held.store.properties.max_deliveries
+        error = suspects.crash(f"{most} who had this message in hand have died", crashed[0].step)
+        worst = [row for row in died if _crashes(row) + 1 >= most]
+        entries = [records.subject(row).entry(SOURCE_FLOW, FAILED, error) for row in worst]
+        self._stores.ledger.record(crashed[0], entries)
+        return self._sort(held) if worst else found
 
     def _moving(self, held: Held, found: Sorted, failed_to: SqlStore) -> list[Row]:
         """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
@@ -389,6 +441,11 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     return all(flow in entries and entries[flow].done for flow in flows)
 
 
+def _crashes(row: Row) -> int:
+    # People write into the table, and not always numbers.
+    return row["crashes"] if isinstance(row["crashes"], int) else 0
+
+
 def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
     """The copies of messages that wait in this store under these ids, and which message of its id each is of."""
     found = store.browse(len(ids), ids=ids) if ids else []
@@ -397,4 +454,4 @@ def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
 
 def _head(row: Row) -> Head:
     about = records.subject(row)
-    return Head(row["id"], about.message_id, about.life, about.batch_id, records.is_failure(row))
+    return Head(row["id"], about.message_id, about.life, about.batch_id, records.is_failure(row), _crashes(row))

@@ -27,7 +27,9 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
         for held in batch.held()
         for row in held.store.batch_rows(held.lease)
     ]
-    stores.ledger.record(stores.ledger.open_step(batch.run_id, "dead-letter", _LEASE), entries)
+    fence = stores.ledger.open_step(batch.run_id, "dead-letter", _LEASE)
+    stores.ledger.record(fence, entries)
+    stores.ledger.close_step(fence)
     batch.finish_replay()
     letters = {records.dead_letter_id(stores.store.name, entry.message_id): entry.message_id for entry in entries}
     return {letters[letter] for letter in stores.dead_letters.present(letters)}

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from homing.delivery import records
+from homing.delivery import records, suspects
 from homing.delivery.batch import DEFAULT_LEASE, Batch, Row
 from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
@@ -28,20 +28,24 @@ def replay_here(
     """
     chain.refuse_dataframes()
     fence = stores.ledger.open_step(batch.run_id, "replay", DEFAULT_LEASE)
+    suspects.blame(stores.ledger, fence)
+    careful = fence.crashed or batch.crashed_before()
     tally: Counter[str] = Counter()
     kept = began = time.monotonic()
-    for number, row in enumerate(_rows(batch)):
-        turn = began + number / rate if rate else began
-        while True:
-            if time.monotonic() - kept > _KEEP_EVERY:
-                kept = time.monotonic()
-                stores.ledger.renew_step(fence, DEFAULT_LEASE)
-                batch.reclaim((), DEFAULT_LEASE)
-            if (left := turn - time.monotonic()) <= 0:
-                break
-            time.sleep(min(left, _KEEP_EVERY))  # a slow rate must not cost the batch its lease
-        tally.update(_replay(stores, chain, row, fence))
-    stores.ledger.close_step(fence)
+    with suspects.until_the_end(stores.ledger, fence):
+        for number, row in enumerate(_rows(batch)):
+            turn = began + number / rate if rate else began
+            while True:
+                if time.monotonic() - kept > _KEEP_EVERY:
+                    kept = time.monotonic()
+                    stores.ledger.renew_step(fence, DEFAULT_LEASE)
+                    batch.reclaim((), DEFAULT_LEASE)
+                if (left := turn - time.monotonic()) <= 0:
+                    break
+                time.sleep(min(left, _KEEP_EVERY))  # a slow rate must not cost the batch its lease
+            if careful:
+                stores.ledger.suspect(fence, suspects.one(records.subject(row).entry(SOURCE_FLOW, FAILED)))
+            tally.update(_replay(stores, chain, row, fence))
     return tally
 
 
@@ -52,6 +56,8 @@ def _rows(batch: Batch) -> list[Row]:
 def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, fence: Fence) -> Iterator[str]:
     message_id, _, life = records.subject(row)
     known = stores.ledger.known([message_id]).get((message_id, life), {})
+    if suspects.gave_up(known.get(SOURCE_FLOW), fence):
+        return
     for entry in _entries(chain, row, known):
         # Right after the delivery: if this process dies now, that one delivery at most is made again.
         stores.ledger.record(fence, [entry])

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
-from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery import Batch, open_pipeline_stores, suspects
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.delivery.reach import read_stores_file, refuse_unreachable
 from homing.delivery.work import WorkDir
@@ -28,7 +26,8 @@ from homing.pipeline import load_chain
 from homing.spark.engine import Engine, Pipeline
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.keeper import LeaseKeeper
-from homing.spark.steps import blame
+from homing.spark.sessions import cancel_jobs, master_of, open_session
+from homing.spark.signs import is_crash, is_outage
 
 log = logging.getLogger("homing")
 
@@ -37,8 +36,6 @@ DEAD_LETTER_STORE = "env:HOMING_DEAD_LETTER_STORE"
 
 #: How many deaths of a worker one job survives. Each message that kills costs two: one to notice, one to find it.
 MOST_CRASHES = 20
-# What Spark says when the Python process of a task is gone, or the executor with it.
-_CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
 
 def process_main(argv: Sequence[str] | None = None) -> int:
@@ -115,16 +112,18 @@ def _run(
                 log.info("%s of batch %s: nothing is left to do, and no Spark job is started", step, arguments.run_id)
                 afterwards(batch)
                 return 0
-            with _spark_session(f"homing {step} {arguments.run_id}") as spark:
-                refuse_unreachable(str(spark.sparkContext.master), pipeline.store, pipeline.dead_letter_store)
+            with open_session(f"homing {step} {arguments.run_id}") as spark:
+                refuse_unreachable(master_of(spark), pipeline.store, pipeline.dead_letter_store)
 
                 def run(fence: Fence) -> None:
-                    with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, spark.sparkContext.cancelAllJobs):
+                    with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, partial(cancel_jobs, spark)):
                         run_step(Engine(spark, pipeline, chain, stores, batch, fence))
 
-                survive_crashes(
-                    stores.ledger, lambda: stores.ledger.open_step(batch.run_id, step, arguments.lease), run
-                )
+                def open_step() -> Fence:
+                    fence = stores.ledger.open_step(batch.run_id, step, arguments.lease)
+                    return replace(fence, crashed=True) if batch.crashed_before() else fence
+
+                survive_crashes(stores.ledger, open_step, run)
             afterwards(batch)
     except ConfigurationError as error:
         return _end(2, f"{step}: {error}")
@@ -138,30 +137,21 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
     failed, and the rest of the batch goes on."""
     for crashes in range(MOST_CRASHES + 1):
         fence = open_step()
-        if killer := blame(ledger, fence):
+        if killer := suspects.blame(ledger, fence):
             log.warning("message %s kills the worker that handles it: it is left out", killer)
         if fence.crashed:
-            log.warning("the step did not come to its end before: going on one message at a time")
+            log.warning("somebody died who had messages of this batch: going on one at a time")
         try:
             run(fence)
-        except (PySparkException, Py4JJavaError) as error:
-            if crashes == MOST_CRASHES or not any(sign in str(error) for sign in _CRASHED):
-                raise
-            continue
+        except Exception as error:
+            if is_crash(error) and crashes < MOST_CRASHES:
+                continue
+            if is_outage(error):  # which is no crash, and not to be counted as one
+                with suppress(HomingError):
+                    ledger.close_step(fence)
+            raise
         ledger.close_step(fence)
         return
-
-
-@contextmanager
-def _spark_session(name: str) -> Iterator[SparkSession]:
-    # A second copy of a task that delivers would deliver a second time.
-    spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
-    try:
-        # The task that submitted this looks for the sentence, and links to the address.
-        log.info("Spark application %s has its UI at %s", spark.sparkContext.applicationId, spark.sparkContext.uiWebUrl)
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _end(code: int, reason: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,19 +17,19 @@ class FailedForAllError(Exception):
 
 
 def bisect(
-    items: Sequence[T],
+    first: Iterable[Sequence[T]],
     call: Callable[[Sequence[T]], object],
     give_up: Callable[[Sequence[T], Exception], object],
     *,
     is_fault: Callable[[Exception], bool] = lambda _: True,
     most_calls: int = MOST_CALLS,
 ) -> None:
-    """Calls for all items; what fails is halved and called for again, the largest parts first.
+    """Calls for these parts; what fails is halved and called for again, the largest parts first.
 
     Each item ends in one call that did not raise, or in `give_up` with the error: alone, with all of its part when
     the failure is for all or when the calls are used up. What is raised and is no fault of an item passes through.
     """
-    parts: deque[tuple[Sequence[T], Exception | None]] = deque([(items, None)] if items else [])
+    parts: deque[tuple[Sequence[T], Exception | None]] = deque((part, None) for part in first if part)
     for _ in range(most_calls):
         if not parts:
             return

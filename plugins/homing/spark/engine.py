@@ -19,13 +19,14 @@ from homing.delivery.work import WorkDir
 from homing.errors import LeaseLostError
 from homing.ledger import FAILED, SOURCE_FLOW, Fence
 from homing.pipeline import HandlerChain
-from homing.pipeline.flows import DestinationFlow
+from homing.pipeline.flows import DestinationFlow, Flow
 from homing.pipeline.handlers import Handler
 from homing.spark import native, steps
 from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.options import Place
 from homing.spark.parts import Parts
+from homing.spark.sessions import parallelism
 from homing.spark.whole import Keep, WholeBatch
 from homing.stores import resolve_url
 
@@ -120,14 +121,14 @@ class Engine:
         return self._through(_union(frames), SOURCE_FLOW, processors, start, checks)
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
-        task = self._task()
+        task = self._task(SOURCE_FLOW)
         return parts.through(self.spark, lambda read: steps.process(task, read, stop), PROCESSED_DDL)
 
     def _through(
         self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, checks: list[native.Check]
     ) -> DataFrame:
         """The plan of these processors, from `start` on, each in its own way."""
-        task = self._task()
+        task = self._task(flow)
         for segment in native.segments(processors):
             if segment.stop <= start:
                 continue
@@ -148,7 +149,7 @@ class Engine:
         total: Counter[str] = Counter()
         if processed:
             messages = _union(processed) if rate is None else _union(processed).coalesce(1)
-            flow = next(flow for flow in self.chain.flows if flow.name == name)
+            flow = self._flow(name)
             if isinstance(flow, DestinationFlow) and native.is_native((*flow.processors, flow.destination)):
                 each = partial(self._each, rate=rate)
                 total = self._whole().deliver(flow, messages, self._through, each, rate)
@@ -169,7 +170,7 @@ class Engine:
         rate: float | None = None,
     ) -> Counter[str]:
         """Delivers message by message; `start` is how many of the flow's processors they have behind them."""
-        task = replace(self._task(), held=held, rate=rate)
+        task = replace(self._task(flow), held=held, rate=rate)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return steps.deliver(task, flow, batches, start)
@@ -184,6 +185,17 @@ class Engine:
     def _whole(self) -> WholeBatch:
         return WholeBatch(self.spark, self.stores.ledger, self.batch, self.fence)
 
+    def _careful(self, name: str) -> bool:
+        """Whether executors say which message they have in hand: after a crash, unless WholeBatch says which part."""
+        if name == SOURCE_FLOW:
+            return self.fence.crashed and not native.is_native(self.chain.source.processors)
+        flow = self._flow(name)
+        whole = isinstance(flow, DestinationFlow) and native.is_native((*flow.processors, flow.destination))
+        return self.fence.crashed and not whole
+
+    def _flow(self, name: str) -> Flow:
+        return next(flow for flow in self.chain.flows if flow.name == name)
+
     def _one_by_one(self, messages: DataFrame) -> DataFrame:
         """After a crash, one task only: then the message it had in hand is the one it died of."""
         return messages.coalesce(1) if self.fence.crashed else messages
@@ -195,14 +207,17 @@ class Engine:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
         dead = held.store is self.stores.dead_letters
         url = self.pipeline.dead_letter_store if dead else self.pipeline.store
-        number = 1 if self.fence.crashed else self.spark.sparkContext.defaultParallelism
+        number = self._tasks(SOURCE_FLOW)
         place = Place.of({"url": url, "store": held.store.name})
         span = None if some is None else (some[0].row_id, some[-1].row_id)
         return Parts.of(place, held.store, held.lease, number, span)
 
-    def _task(self) -> steps.Task:
-        tasks = 1 if self.fence.crashed else self.spark.sparkContext.defaultParallelism
-        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence, tasks=tasks)
+    def _task(self, flow: str) -> steps.Task:
+        fence = replace(self.fence, crashed=self._careful(flow))
+        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), fence, tasks=self._tasks(flow))
+
+    def _tasks(self, flow: str) -> int:
+        return 1 if self._careful(flow) else parallelism(self.spark)
 
 
 def _as_processed(stored: DataFrame) -> DataFrame:

@@ -9,9 +9,9 @@ from types import TracebackType
 
 from pyspark import TaskContext
 
+from homing.delivery import suspects
 from homing.errors import HomingError, StoreUnavailableError
-from homing.ledger import Entry, Fence, Ledger
-from homing.message import encode_json
+from homing.ledger import PART, Entry, Fence, Ledger
 
 #: A crash costs at most this many deliveries being made again, per running task.
 CHUNK = 100
@@ -47,8 +47,12 @@ class Recorder:
     def begin(self, entry: Entry) -> None:
         """Says, after a crash, which message is in hand: `entry` is what to record should the worker die of it."""
         if self.careful:
-            suspect = [entry.message_id, entry.flow, entry.batch_id, entry.life]
-            self._ledger.suspect(self._fence, encode_json(suspect))
+            self._ledger.suspect(self._fence, suspects.one(entry))
+
+    def rest(self) -> None:
+        """Says, after a crash, that no message is in hand: what comes now is no message's doing."""
+        if self.careful:
+            self._flush(suspect=True)
 
     def add(self, entry: Entry) -> None:
         entry = entry._replace(at=time.time_ns())
@@ -78,7 +82,7 @@ class Recorder:
         self._flush(suspect=self.careful)
 
     def _take_turn(self, part: TaskContext) -> None:
-        name = f"{self._fence.owner}/{part.stageId()}/{part.partitionId()}"
+        name = f"{PART}{self._fence.owner}/{part.stageId()}/{part.partitionId()}"
         self._turn = self._ledger.open_step(self._fence.run_id, name, _ALWAYS)
         if part.attemptNumber():
             # A copy that still runs somewhere has noticed by then, and recorded what is not to be done again.

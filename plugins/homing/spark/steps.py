@@ -19,6 +19,7 @@ from pyspark import TaskContext
 
 from homing.calling.limits import Rate, share_rates
 from homing.delivery import records
+from homing.delivery.suspects import gave_up
 from homing.errors import ContentError
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, Message, decode
@@ -35,9 +36,6 @@ from homing.stores import open_store
 from homing.stores.sql import SqlStore, rows
 
 Row = dict[str, Any]
-
-#: The type of the error of a message that kills its worker.
-CRASH = "homing.WorkerCrash"
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,6 @@ class Task:
 
     def ledger(self) -> Ledger:
         return _ledger(self.store_url)
-
-
-def gave_up(entry: Entry | None, fence: Fence) -> bool:
-    """Whether a worker of this very run died of the message."""
-    if entry is None or entry.error is None:
-        return False
-    return bool(entry.error["type"] == CRASH and entry.run_id == fence.run_id)
 
 
 @lru_cache(maxsize=8)
@@ -107,6 +98,7 @@ def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> 
                 left.add(place, done)
                 if pages.claims_failure(row):
                     left.instead[place] = _unwrapped(pages.as_dict(row), done.message)
+            recorder.rest()
             yield left.of(page.batch)
 
 
@@ -129,6 +121,7 @@ def go_on(
                     done = leg.run(_context, row, partial(_about, row))
                     if done is not None:
                         left.add(place, done)
+            recorder.rest()
             yield left.of(batch)
 
 
@@ -312,17 +305,3 @@ def _failure(about: Entry, error: HandlerError) -> Entry:
         error=describe(error.__cause__ or error, error.handler, error.attempts),
         snapshot=error.snapshot,
     )
-
-
-# -- after a crash ---------------------------------------------------------------------------------------------
-
-
-def blame(ledger: Ledger, fence: Fence) -> str | None:
-    """Records as failed what a worker had in hand when it died; the message's id, or None when nobody knows."""
-    if fence.suspect is None:
-        return None
-    message_id, flow, batch_id, life = decode(JSON, fence.suspect)
-    error = {"type": CRASH, "message": "the worker died while it had this message in hand", "handler": fence.step}
-    entry = Entry(message_id, flow, FAILED, batch_id=batch_id, life=life, error={**error, "stack": "", "attempt": 1})
-    ledger.record(fence, [entry])
-    return str(message_id)

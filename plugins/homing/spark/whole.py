@@ -1,7 +1,8 @@
 """WholeBatch: flows with DataFrame handlers, exact about every message all the same.
 
 A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
-which of them makes it fail is found by halving.
+which of them makes it fail is found by halving. What it works on is noted in the ledger before: should it kill even
+the driver, then whoever comes next knows where to look.
 """
 
 from __future__ import annotations
@@ -14,36 +15,30 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from homing.delivery import Batch
+from homing.delivery import Batch, suspects
 from homing.delivery.batch import Head
-from homing.errors import HandlerError, HomingError
+from homing.errors import HandlerError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.pipeline import Drop
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow
 from homing.pipeline.handlers import Handler
-from homing.spark import native, steps
+from homing.spark import native
 from homing.spark.bisection import bisect
+from homing.spark.signs import is_crash, is_fault
 
 log = logging.getLogger(__name__)
 
 _CHUNK = 5_000  # rows of the ledger written at once
 
+# Into how many parts the suspects are cut after a crash of the driver: a crash costs more than a few calls.
+_PARTS = 32
+
 #: Runs a plan and gives back its result, to be read any number of times.
 Keep = Callable[[DataFrame], DataFrame]
-#: What the text of a Spark error holds when no handler is to blame.
-_NOBODY = (
-    "Python worker exited unexpectedly",
-    "ExecutorLostFailure",
-    "LeaseLostError",
-    "StoreUnavailableError",
-    "cancelled",
-    "shut down",
-)
 
 
 @dataclass(frozen=True)
@@ -68,6 +63,7 @@ class WholeBatch:
 
         def call(some: Sequence[Head]) -> None:
             checks: list[native.Check] = []
+            self._take_in_hand(SOURCE_FLOW, some)
             frame = keep(plan(some, checks))
             out = _ids(frame)
             _verify(checks, out)
@@ -77,7 +73,8 @@ class WholeBatch:
             kept.append(frame)
 
         waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
-        bisect(waiting, call, partial(self._give_up, SOURCE_FLOW, processors), is_fault=is_fault)
+        bisect(self._parts(waiting), call, partial(self._give_up, SOURCE_FLOW, processors), is_fault=self._is_fault)
+        self.ledger.suspect(self.fence, None)
         return kept
 
     def deliver(
@@ -100,6 +97,7 @@ class WholeBatch:
 
         def call(some: Sequence[Head]) -> None:
             checks: list[native.Check] = []
+            self._take_in_hand(flow.name, some)
             frame = through(_within(processed, some), flow.name, flow.processors[:start], 0, checks)
             if flow.destination.dataframe:
                 total.update(self._hand_over(flow, frame, some, checks))
@@ -113,13 +111,13 @@ class WholeBatch:
             total[FAILED] += len(some)
             self._give_up(flow.name, handlers, some, error)
 
-        if rate is None or not flow.destination.dataframe:
-            bisect(waiting, call, give_up, is_fault=is_fault)
-            return total
-        size, began = max(1, int(rate)), time.monotonic()
-        for first in range(0, len(waiting), size):
-            time.sleep(max(0.0, began + first / rate - time.monotonic()))
-            bisect(waiting[first : first + size], call, give_up, is_fault=is_fault)
+        slow = rate if flow.destination.dataframe else None
+        size, began = len(waiting) if slow is None else max(1, int(slow)), time.monotonic()
+        for first in range(0, len(waiting), max(1, size)):
+            if slow is not None:
+                time.sleep(max(0.0, began + first / slow - time.monotonic()))
+            bisect(self._parts(waiting[first : first + size]), call, give_up, is_fault=self._is_fault)
+        self.ledger.suspect(self.fence, None)
         return total
 
     def _hand_over(
@@ -152,7 +150,7 @@ class WholeBatch:
         rows = processed.select("id", "sequence", "batch_id").toArrow().to_pylist()
         found = [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
         # What was left by a process of long ago may name messages that somebody else holds by now.
-        held = {head.message_id for head in self.batch.heads()}
+        held = {head.message_id: head for head in self.batch.heads()}
         known = self._known(found, flow, done=True)
         waiting, total = [], Counter[str]()
         for head in found:
@@ -160,7 +158,7 @@ class WholeBatch:
             if head.message_id in held and entry is not None and (entry.done or self._gave_up(entry)):
                 total["skipped" if entry.done else entry.state] += 1
             elif head.message_id in held:
-                waiting.append(head)
+                waiting.append(head._replace(crashes=held[head.message_id].crashes))
         return sorted(waiting, key=lambda head: head.row_id), total
 
     def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
@@ -170,11 +168,43 @@ class WholeBatch:
         return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
 
     def _gave_up(self, entry: Entry | None) -> bool:
-        return steps.gave_up(entry, self.fence)
+        return suspects.gave_up(entry, self.fence)
 
     def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
         ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.row_id for head in waiting], pa.string())}))
         return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
+
+    # -- crashes -----------------------------------------------------------------------------------------------
+
+    def _is_fault(self, error: Exception) -> bool:
+        """Whether it is worth looking for who is to blame: without Spark, everything fails."""
+        try:
+            self.spark.conf.get("spark.app.name")
+        except Exception:  # noqa: BLE001 - of many kinds, when Spark's own process is gone
+            return False
+        return is_fault(error)
+
+    def _take_in_hand(self, flow: str, some: Sequence[Head]) -> None:
+        """Names these messages, should what comes next kill the driver. Raises when the step was taken over."""
+        alone = len(some) == 1
+        self.ledger.suspect(
+            self.fence,
+            suspects.one(_entry(some[0], flow, FAILED)) if alone else suspects.part(_span(some)),
+        )
+
+    def _parts(self, waiting: Sequence[Head]) -> Iterable[Sequence[Head]]:
+        """All messages at once; after a crash, those that may have caused it in small parts, apart from the others."""
+        most = max((head.crashes for head in waiting), default=0)
+        span = suspects.span_of(self.fence) or (
+            _span([head for head in waiting if head.crashes == most]) if most else None
+        )
+        places = [place for place, head in enumerate(waiting) if span is not None and span.covers(head.row_id)]
+        if not places:
+            return [waiting]
+        first, stop = places[0], places[-1] + 1
+        size = -(-(stop - first) // _PARTS)
+        small = [waiting[place : min(place + size, stop)] for place in range(first, stop, size)]
+        return [*small, waiting[:first], waiting[stop:]]
 
     # -- the ledger --------------------------------------------------------------------------------------------
 
@@ -195,7 +225,7 @@ class WholeBatch:
     def _give_up(self, flow: str, handlers: Sequence[Handler], some: Sequence[Head], error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
         log.warning("%d messages, from %s on, make %s fail: %s", len(some), some[0].message_id, name, error)
-        said = describe(error, name, 1)
+        said = suspects.crash(str(error), name) if is_crash(error) else describe(error, name, 1)
         self._record(_entry(head, flow, FAILED, error=said) for head in some)
 
     def _record(self, entries: Iterable[Entry]) -> None:
@@ -209,14 +239,8 @@ def _within(frame: DataFrame, some: Sequence[Head]) -> DataFrame:
     return frame.where(F.col("id").between(some[0].row_id, some[-1].row_id))
 
 
-def is_fault(error: Exception) -> bool:
-    """Whether a handler or a message is to blame, and not a store, a lease or Spark itself."""
-    if isinstance(error, HomingError):
-        return isinstance(error, HandlerError)
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return False  # the way to Spark's own process is broken
-    text = str(error)
-    return not any(sign in text for sign in _NOBODY)
+def _span(some: Sequence[Head]) -> suspects.Span:
+    return suspects.Span(some[0].row_id, some[-1].row_id)
 
 
 def _ids(frame: DataFrame) -> Counter[str]:

@@ -20,7 +20,7 @@ from homing.errors import ConfigurationError, UnsupportedError
 from homing.message import TEXT, Message, decode, decode_headers, encode, encode_json
 from homing.spark.columns import STORED, rows_of
 from homing.spark.options import Place
-from homing.store import BULK
+from homing.store import BULK, DEDUPLICATION
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,8 @@ class _Writing:
                 raise UnsupportedError(
                     f"store {store.name!r} cannot be written by Spark: it lacks the ability {BULK!r}"
                 )
+            if DEDUPLICATION not in store.features:
+                log.warning("store %r may take the messages of a task that is tried again twice", store.name)
             for batch in batches:
                 messages = [self._message(row, part, seen) for row in rows_of(batch)]
                 for start in range(0, len(messages), _CHUNK):
@@ -122,8 +124,10 @@ def _headers(row: dict[str, Any]) -> dict[str, Any]:
 class StoreWriter(_Writing, DataSourceArrowWriter):
     """`df.write.format("homing").option("url", …).mode("append").save()`. See _Writing for the columns.
 
-    A task that is tried again stores nothing twice: a store takes each id once, and a row without one gets an id made
-    from its content. A job that fails leaves stored what its tasks have stored; run again with ids, it adds the rest.
+    A task that is tried again stores nothing twice where the store has the ability `deduplication`: it takes each id
+    once, and a row without one gets an id made from its content. Other stores may take a message twice, under the same
+    id; the task's log warns of it. A job that fails leaves stored what its tasks have stored; run again with ids, it
+    adds the rest.
     """
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from pathlib import Path
@@ -45,12 +46,23 @@ def exhaust_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def overflow_memory() -> None:
+    """The same in native code, where no exception can tell: the process is ended."""
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 100_000_000, resource.RLIM_INFINITY))
+    new = ctypes.CDLL("libstdc++.so.6")._Znwm  # C++'s operator new
+    while True:
+        new(ctypes.c_size_t(10_000_000))
+
+
 def deliver(name: str, ctx: MessageContext) -> str:
     content, folder = ctx.get_content(), Path(os.environ["SPARK_CHAIN_OUT"])
     if content.get("exit") == name and not (folder / "mended").exists():
         os._exit(9)
     if content.get("exhaust") == name:
         exhaust_memory()
+    if content.get("overflow") == name:
+        overflow_memory()
     if content.get("fail") == name and not (folder / "mended").exists():
         raise ConnectionError(f"{name} is down")
     with (folder / f"{name}-{os.getpid()}").open("a") as file:

@@ -50,9 +50,6 @@ def submit(
     monkeypatch.setenv("ORDERS", secrets[0])
     monkeypatch.setenv("ORDERS_DEAD", secrets[1])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    spec = PipelineSpec.of(
-        "orders", chain=chain, store="env:ORDERS", dead_letter_store="env:ORDERS_DEAD", work_dir="hdfs:///work"
-    )
     binary = tmp_path / "bin" / "spark-submit"
     binary.parent.mkdir()
     binary.write_text(RECORDER.format(python=sys.executable, out=tmp_path / "said.json"))
@@ -61,12 +58,17 @@ def submit(
     # The hook asks only whether there is such a client.
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
 
-    def submit(master: str, mode: str | None = None, **conf: str) -> dict[str, Any]:
+    # A client of Spark Connect is started without spark-submit.
+    monkeypatch.setattr(sys, "executable", str(binary))
+
+    def submit(master: str, mode: str | None = None, work_dir: str = "hdfs:///work", **conf: str) -> dict[str, Any]:
+        stores = {"store": "env:ORDERS", "dead_letter_store": "env:ORDERS_DEAD"}
+        spec = PipelineSpec.of("orders", chain=chain, work_dir=work_dir, **stores)
         connection = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": mode} if mode else {}}
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-        with open_pipeline_stores(*secrets) as stores:
-            stores.store.store("order")
-            Batch(stores, "orders/run", spec.flows).claim(1)
+        with open_pipeline_stores(*secrets) as opened:
+            opened.store.store("order")
+            Batch(opened, "orders/run", spec.flows).claim(1)
         settings = {name.replace("__", "."): value for name, value in conf.items()}
         operator = DeliverOperator(task_id="crm", pipeline=spec, flow="crm", conf=settings)
         operator.execute(context())
@@ -127,12 +129,25 @@ def test_a_driver_in_kubernetes_gets_the_stores_from_a_secret_there(submit: Subm
     assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
 
 
+def test_a_client_of_spark_connect_gets_everything_from_its_environment(
+    submit: Submit, secrets: tuple[str, str], tmp_path: Path
+) -> None:
+    said = submit("sc://host:15002/;token=abc", work_dir=str(tmp_path / "work"))
+
+    assert said["argv"][0].endswith("spark_apps/deliver.py")
+    assert said["env"]["SPARK_REMOTE"] == "sc://host:15002/;token=abc"
+    assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
+    with zipfile.ZipFile(said["env"]["HOMING_PY_FILES"]) as code:
+        assert {"homing/spark/app.py", "parts_chain.py"} <= set(code.namelist())
+    assert not any(secret in str((said["argv"], said["shown"])) for secret in (*secrets, "abc"))
+
+
 @pytest.mark.parametrize(
     ("master", "mode", "reason"),
     [
         ("spark://host:7077", "cluster", "no Python applications on spark://host:7077 in cluster mode"),
-        ("sc://host:15002", None, "Spark Connect server"),
-        ("sc://host:15002/;token=abc", None, "Spark Connect server"),
+        ("sc://host:15002/;token=abc", "cluster", "no Python applications on sc://host:15002 in cluster mode"),
+        ("sc://host:15002/;token=abc", None, "no Hadoop to reach hdfs:///work"),
     ],
 )
 def test_where_no_driver_can_run_is_refused_at_once(submit: Submit, master: str, mode: str | None, reason: str) -> None:

@@ -61,3 +61,37 @@ def test_code_that_changes_makes_another_file(tmp_path: Path, monkeypatch: pytes
 def test_a_module_without_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no_such_chain"):
         build_py_files(tmp_path, "no_such_chain")
+
+
+def test_modules_that_the_chain_imports_from_its_folder_travel_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chains = tmp_path / "chains"
+    (chains / "prices").mkdir(parents=True)
+    (chains / "helped_chain.py").write_text("import msgspec\nfrom helped_rules import price\n")
+    (chains / "helped_rules.py").write_text("from prices.tables import price\n")
+    (chains / "prices" / "__init__.py").write_text("")
+    (chains / "prices" / "tables.py").write_text("price = 5\n")
+    (chains / "unrelated.py").write_text("raise RuntimeError('this is nobody's')\n")
+    monkeypatch.syspath_prepend(chains)
+
+    sent = build_py_files(tmp_path / "cache", "helped_chain")
+
+    names = {name for name in zipfile.ZipFile(sent).namelist() if not name.startswith("homing/")}
+    assert names == {"helped_chain.py", "helped_rules.py", "prices/__init__.py", "prices/tables.py"}
+
+
+def test_of_an_installed_chain_nothing_else_that_is_installed_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "installed_chain.py").write_text("import installed_library\n")
+    (installed / "installed_library.py").write_text("")
+    monkeypatch.syspath_prepend(installed)
+
+    sent = build_py_files(tmp_path / "cache", "installed_chain")
+
+    names = set(zipfile.ZipFile(sent).namelist())
+    assert "installed_chain.py" in names
+    assert "installed_library.py" not in names

@@ -57,7 +57,7 @@ def spark_as(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
             raise Started
         yield SimpleNamespace(sparkContext=SimpleNamespace(master=master))
 
-    monkeypatch.setattr(app, "_spark_session", session)
+    monkeypatch.setattr(app, "open_session", session)
 
 
 def record(stores: PipelineStores, number: int) -> None:

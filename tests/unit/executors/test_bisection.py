@@ -31,21 +31,21 @@ class Calls:
 @pytest.mark.parametrize("poison", [set(), {0}, {999}, {3, 500}, {1, 2, 3}])
 def test_only_poison_is_given_up_and_it_fails_alone(poison: set[int]) -> None:
     calls = Calls(poison)
-    bisect(range(1000), calls.call, calls.give_up)
+    bisect([range(1000)], calls.call, calls.give_up)
     assert sorted(calls.done) == [n for n in range(1000) if n not in poison]
     assert calls.given_up == dict.fromkeys(poison, "1 at once")
 
 
 def test_when_everything_fails_the_calls_are_bounded_and_nothing_is_forgotten() -> None:
     calls = Calls(set(range(1000)))
-    bisect(range(1000), calls.call, calls.give_up, most_calls=10)
+    bisect([range(1000)], calls.call, calls.give_up, most_calls=10)
     assert calls.made == 10
     assert calls.given_up.keys() == set(range(1000))
 
 
 def test_no_items_need_no_call() -> None:
     calls = Calls(set())
-    bisect([], calls.call, calls.give_up)
+    bisect([[]], calls.call, calls.give_up)
     assert calls.made == 0
 
 
@@ -56,7 +56,7 @@ def test_a_failure_for_all_is_not_halved() -> None:
         calls.made += 1
         raise FailedForAllError from ValueError("no such column")
 
-    bisect(range(8), call, calls.give_up)
+    bisect([range(8)], call, calls.give_up)
     assert calls.made == 1
     assert calls.given_up == dict.fromkeys(range(8), "no such column")
 
@@ -64,5 +64,5 @@ def test_a_failure_for_all_is_not_halved() -> None:
 def test_what_is_nobodys_fault_passes_through() -> None:
     calls = Calls({1})
     with pytest.raises(ValueError, match="8 at once"):
-        bisect(range(8), calls.call, calls.give_up, is_fault=lambda error: False)
+        bisect([range(8)], calls.call, calls.give_up, is_fault=lambda error: False)
     assert calls.given_up == {}

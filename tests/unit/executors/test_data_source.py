@@ -16,6 +16,8 @@ from homing import Message, open_store
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.spark.datasource import HomingDataSource
 from homing.spark.reading import StoreReader
+from homing.spark.writing import StoreWriter
+from homing.store import DEDUPLICATION
 from homing.stores.sql import SqlStore
 
 
@@ -226,3 +228,19 @@ def test_what_cannot_be_written_is_refused_before_any_row(url: str) -> None:
         source(url=url).writer(CONTENTS, overwrite=True)
     with pytest.raises(ConfigurationError, match="column `id`"):
         source(url=url).streamWriter(CONTENTS, overwrite=False)
+
+
+def test_a_store_that_cannot_tell_ids_apart_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path}/orders.db?store=orders"
+    frame = pa.RecordBatch.from_pydict({"id": ["m"], "message": ["text"]})
+    schema = t.StructType([t.StructField("id", t.StringType()), t.StructField("message", t.StringType())])
+    writer = StoreWriter({"url": url}, schema, overwrite=False)
+    writer.write(iter([frame]))
+    assert caplog.records == []
+
+    monkeypatch.setattr(SqlStore, "features", SqlStore.features - {DEDUPLICATION})  # as RabbitMQ and Service Bus
+    writer.write(iter([frame]))
+
+    assert "twice" in caplog.text

@@ -207,3 +207,19 @@ def test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counte
         recorder.add(Entry("n", "crm", DELIVERED, batch_id="run"))
     entries = ledger.entries(["m", "n"])
     assert [(entries[name]["crm"].deliveries, entries[name]["crm"].attempts) for name in "mn"] == [(1, 1), (1, 1)]
+
+
+def test_after_a_crash_a_message_that_has_passed_is_no_suspect_any_more(store: SqlStore, url: str, module: Any) -> None:
+    store.store("order")
+    held = store.lease_batch(1, batch_id="run", lease=600)
+    assert held is not None
+    ledger = store.ledger()
+    careful = replace(ledger.open_step("run", "process", 600), crashed=True)
+    page = Page.of_batch(to_batch(store.batch_rows(held), STORED))
+
+    passed = steps.process(steps.Task("orders_tried_again:chain", url, careful), iter([page]))
+    next(passed)  # whatever dies now, dies of something else
+
+    assert ledger.open_step("run", "process", 600).suspect is None
+    with pytest.raises(LeaseLostError):
+        passed.close()

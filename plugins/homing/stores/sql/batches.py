@@ -76,6 +76,16 @@ class Batches:
         statement = self._table.update().where(*where).values(time_next=until)
         return bool(self._database.write(lambda connection: connection.execute(statement).rowcount))
 
+    def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
+        c = self._table.c
+
+        def work(connection: Connection) -> None:
+            for chunk in chunks(set(ids), self._database.dialect.chunk):
+                mine = (self._database.dialect.among(c.id, chunk), *self._mine(held))
+                connection.execute(self._table.update().where(*mine).values(crashes=c.crashes + 1))
+
+        self._database.write(work)
+
     def forget(self, held: BatchLease, ids: Collection[str]) -> bool:
         """Whether all of these were held, and are gone now; otherwise nothing was changed."""
         c, wanted = self._table.c, set(ids)

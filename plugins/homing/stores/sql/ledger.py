@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError
-from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Known, Ledger
+from homing.ledger import DELIVERED, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
@@ -63,6 +63,11 @@ class SqlLedger(Ledger):
     def close_step(self, fence: Fence) -> None:
         statement = self._steps.delete().where(self._mine(fence), self._steps.c.owner == fence.owner)
         self._database.write(lambda connection: connection.execute(statement))
+
+    def left_open(self, run_id: str) -> list[str]:
+        statement = sa.select(self._steps.c.step).where(self._steps.c.run_id == run_id).order_by(self._steps.c.step)
+        names = self._database.read(lambda connection: list(connection.execute(statement).scalars()))
+        return [name for name in names if not name.startswith(PART)]
 
     def close_steps(self, run_id: str) -> None:
         statement = self._steps.delete().where(self._steps.c.run_id == run_id)

@@ -354,6 +354,11 @@ class SqlStore(Store):
         when one of them is no longer held under this lease."""
         self._settle([Known(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
 
+    def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
+        """Notes that whoever handled these messages of the batch died, as when a lease runs out. Changes nothing else,
+        and nothing at all of what is no longer held."""
+        self._batches.count_crash(held, ids)
+
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
         """Removes these messages of the batch, with their ids: an equal id may be stored again. Fenced likewise."""
         if not self._batches.forget(held, ids):

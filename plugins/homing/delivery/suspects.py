@@ -1,0 +1,79 @@
+"""Suspects: what a step had in hand when whoever ran it died, as it was noted in the ledger before.
+
+A suspect is one message, which is then known to be the one, or a part of a batch from one row's id to another's, which
+is what a DataFrame handler works on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from homing.errors import HomingError
+from homing.ledger import FAILED, Entry, Fence, Ledger
+from homing.message import JSON, decode, encode_json
+
+#: The type of the error of a message that kills whoever handles it.
+CRASH = "homing.WorkerCrash"
+
+
+class Span(NamedTuple):
+    """The rows of a batch from one id to another, both of them in it."""
+
+    first: str
+    last: str
+
+    def covers(self, row_id: str) -> bool:
+        return self.first <= row_id <= self.last
+
+
+def one(entry: Entry) -> str:
+    """Names a single message; `entry` is what to record should it kill."""
+    return encode_json([entry.message_id, entry.flow, entry.batch_id, entry.life])
+
+
+def part(span: Span) -> str:
+    """Names a part of a batch."""
+    return encode_json(span._asdict())
+
+
+def span_of(fence: Fence) -> Span | None:
+    """The part that was in hand; None when it was a single message, or nobody knows."""
+    named = None if fence.suspect is None else decode(JSON, fence.suspect)
+    return Span(**named) if isinstance(named, dict) else None
+
+
+def blame(ledger: Ledger, fence: Fence) -> str | None:
+    """Records as failed the one message that was in hand; its id, or None when there were several or nobody knows."""
+    named = None if fence.suspect is None else decode(JSON, fence.suspect)
+    if not isinstance(named, list):
+        return None
+    message_id, flow, batch_id, life = named
+    why = "the worker died while it had this message in hand"
+    ledger.record(fence, [Entry(message_id, flow, FAILED, batch_id=batch_id, life=life, error=crash(why, fence.step))])
+    return str(message_id)
+
+
+def crash(why: str, step: str) -> dict[str, object]:
+    """The error of a message that kills."""
+    return {"type": CRASH, "message": why, "handler": step, "stack": "", "attempt": 1}
+
+
+@contextmanager
+def until_the_end(ledger: Ledger, fence: Fence) -> Iterator[None]:
+    """Closes the step at the end of the block, and when an error of ours ends it: an outage is no crash."""
+    try:
+        yield
+    except HomingError:
+        with suppress(HomingError):
+            ledger.close_step(fence)
+        raise
+    ledger.close_step(fence)
+
+
+def gave_up(entry: Entry | None, fence: Fence) -> bool:
+    """Whether a worker of this very run died of the message: then it is left to the replay."""
+    if entry is None or entry.error is None:
+        return False
+    return bool(entry.error["type"] == CRASH and entry.run_id == fence.run_id)

@@ -1,0 +1,67 @@
+"""The session of a Spark job: with a driver of its own, or as a client of a Spark Connect server (SPARK_REMOTE).
+
+A client has no SparkContext, so everything that differs is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from homing.delivery.reach import PY_FILES
+
+log = logging.getLogger(__name__)
+
+
+def _is_client() -> bool:
+    return "SPARK_REMOTE" in os.environ
+
+
+@contextmanager
+def open_session(name: str) -> Iterator[SparkSession]:
+    """The session, which ends with the block."""
+    if _is_client():
+        spark = SparkSession.builder.getOrCreate()
+        try:
+            if PY_FILES in os.environ:
+                spark.addArtifacts(*os.environ[PY_FILES].split(","), pyfile=True)
+            log.info("Spark Connect session %s", spark.session_id)  # type: ignore[attr-defined]
+            yield spark
+        finally:
+            spark.stop()
+        return
+    # A second copy of a task that delivers would deliver a second time.
+    spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
+    try:
+        # The task that submitted this looks for the sentence, and links to the address.
+        log.info("Spark application %s has its UI at %s", spark.sparkContext.applicationId, spark.sparkContext.uiWebUrl)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def master_of(spark: SparkSession) -> str:
+    """Where the executors are. A Spark Connect server does not say, so they may be anywhere."""
+    return "sc://" if _is_client() else str(spark.sparkContext.master)
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """Stops what this session has Spark do."""
+    if _is_client():
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+
+
+@lru_cache(maxsize=4)
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks Spark cuts work into that says nothing about it."""
+    if _is_client():
+        return spark.range(10_000).select(F.spark_partition_id()).distinct().count()
+    return spark.sparkContext.defaultParallelism

@@ -1,0 +1,31 @@
+"""What the text of a Spark error tells of who is to blame."""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from homing.errors import HandlerError, HomingError
+
+# The Python process of a task is gone, or the executor with it.
+_CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+# A store, a lease or Spark itself: no handler and no message.
+_NOBODY = ("LeaseLostError", "StoreUnavailableError", "cancelled", "shut down")
+
+
+def is_crash(error: BaseException) -> bool:
+    """Whether a worker died, of a message for all that is known."""
+    return not isinstance(error, HomingError) and any(sign in str(error) for sign in _CRASHED)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether it is known that no message is to blame."""
+    if isinstance(error, HomingError):
+        return not isinstance(error, HandlerError)
+    return any(sign in str(error) for sign in _NOBODY)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether a handler or a message may be to blame."""
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return False  # the way to Spark's own process is broken
+    return not is_outage(error)

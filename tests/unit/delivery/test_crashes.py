@@ -1,0 +1,204 @@
+"""Steps that did not come to their end, as they are settled: who is to blame, and who was merely there."""
+
+from __future__ import annotations
+
+import pytest
+
+from homing import HandlerChain, MessageContext, destination
+from homing.delivery import Batch, PipelineStores, suspects
+from homing.delivery.giving_up import give_up
+from homing.delivery.replaying import replay_here
+from homing.errors import StoreUnavailableError
+from homing.ledger import FAILED, PART, SOURCE_FLOW, Entry
+from homing.stores.sql import SqlStore
+from tests.unit.delivery.conftest import Crash, Pipeline
+
+MAX_DELIVERIES = 5
+
+
+def crashes(store: SqlStore) -> dict[str, int]:
+    """Message id -> how many deaths are counted for it."""
+    return {row[1]: row[2] for page in store.scans().pages(["sequence", "id", "crashes"], 0, 10**9) for row in page}
+
+
+def die(stores: PipelineStores, run_id: str, *, of: str | None = None, step: str = "process") -> None:
+    """A job opens its step, names a suspect and is never heard of again."""
+    fence = stores.ledger.open_step(run_id, step, 60)
+    if of is not None:
+        stores.ledger.suspect(fence, of)
+
+
+def test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_released(pipeline: Pipeline) -> None:
+    batch, (innocent, killer) = pipeline.claimed("run", "good", "bad")
+    life = pipeline.stores.store.browse(1, ids=[killer])[0].sequence_number or 0
+    die(pipeline.stores, "run", of=suspects.one(Entry(killer, "crm", FAILED, batch_id="run", life=life)))
+
+    settlement = batch.settle()
+
+    assert (settlement.failed, settlement.released) == (1, 1)
+    error = pipeline.stores.ledger.entries([killer])[killer]["crm"].error
+    assert error is not None
+    assert (error["type"], error["handler"]) == (suspects.CRASH, "process")
+    assert crashes(pipeline.stores.store)[innocent] == 0
+
+
+def test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_that_is_not_done(
+    pipeline: Pipeline,
+) -> None:
+    batch, (done, one, other) = pipeline.claimed("run", 0, 1, 2)
+    pipeline.delivered("run", done, "lake", "crm")
+    die(pipeline.stores, "run")
+
+    assert batch.settle().released == 2
+
+    assert crashes(pipeline.stores.store) == {done: 0, one: 1, other: 1}
+    again = pipeline.batch("next")
+    assert not again.crashed_before()
+    again.claim(10)
+    assert again.crashed_before()
+
+
+def test_of_a_part_that_was_in_hand_only_its_messages_are_suspected(pipeline: Pipeline) -> None:
+    batch, ids = pipeline.claimed("run", *range(4))
+    first, last = sorted(ids)[1:3]
+    die(pipeline.stores, "run", of=suspects.part(suspects.Span(first, last)))
+
+    batch.settle()
+
+    assert {one for one, number in crashes(pipeline.stores.store).items() if number} == {first, last}
+
+
+def test_a_message_that_was_there_at_too_many_deaths_has_failed(pipeline: Pipeline) -> None:
+    pipeline.stores.store.store("order", id="p")
+    for attempt in range(MAX_DELIVERIES):
+        assert pipeline.stores.failures.count()["available"] == 0
+        batch = pipeline.batch(f"run {attempt}")
+        batch.claim(1)
+        die(pipeline.stores, batch.run_id)
+        batch.settle()
+
+    error = pipeline.stores.ledger.entries(["p"])["p"][SOURCE_FLOW].error
+    assert error is not None
+    assert error["type"] == suspects.CRASH
+    assert pipeline.stores.failures.present(["p"]) == {"p"}
+
+
+def test_a_replay_that_dies_of_a_message_dead_letters_it_in_the_end_and_no_other(pipeline: Pipeline) -> None:
+    batch, (innocent, killer) = pipeline.claimed("run", "good", "bad")
+    for one in (innocent, killer):
+        pipeline.failed("run", one, "crm")
+    batch.settle()
+    first, last = batch.unfinished("run")
+
+    replay = pipeline.batch("replay")
+    replay.reclaim([first, last])
+    die(pipeline.stores, "replay", step="replay")
+    assert replay.finish_replay().released == 2
+    assert crashes(pipeline.stores.failures) == {first: 1, last: 1}
+
+    again = pipeline.batch("again")
+    again.reclaim([first, last])
+    assert again.crashed_before()
+    life = pipeline.stores.store.browse(1, ids=[killer])[0].sequence_number or 0
+    die(pipeline.stores, "again", of=suspects.one(Entry(killer, "crm", FAILED, batch_id="run", life=life)))
+    settlement = again.finish_replay()
+
+    assert (settlement.dead_lettered, settlement.released) == (1, 1)
+    (letter,) = pipeline.stores.dead_letters.claim(10)
+    assert letter.content["message"]["id"] == killer
+    assert letter.dead_letter_reason == suspects.CRASH
+
+
+def test_a_known_killer_is_replayed_with_care_from_the_start(pipeline: Pipeline) -> None:
+    batch, (killer,) = pipeline.claimed("run", "bad")
+    error = suspects.crash("the worker died", "process")
+    pipeline.record("run", Entry(killer, "crm", FAILED, error=error, batch_id="run"))
+    batch.settle()
+
+    replay = pipeline.batch("replay")
+    replay.reclaim([killer])
+
+    assert replay.crashed_before()
+
+
+def test_a_settlement_that_died_and_is_done_again_still_blames_the_message(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, _ = pipeline.claimed("run", 1, 2)
+    die(pipeline.stores, "run")
+    with monkeypatch.context() as patch:
+
+        def dies(*_: object, **__: object) -> None:
+            raise Crash
+
+        patch.setattr(SqlStore, "settle_batch", dies)
+        with pytest.raises(Crash):
+            batch.settle()
+
+    assert batch.settle().released == 2
+    assert all(number >= 1 for number in crashes(pipeline.stores.store).values())
+
+
+def test_a_part_of_a_step_is_no_step_that_was_left_open(pipeline: Pipeline) -> None:
+    batch, _ = pipeline.claimed("run", 1)
+    pipeline.stores.ledger.open_step("run", f"{PART}owner/1/0", 60)
+
+    batch.settle()
+
+    assert set(crashes(pipeline.stores.store).values()) == {0}
+
+
+def test_what_is_given_up_by_hand_is_no_crash(pipeline: Pipeline) -> None:
+    pipeline.stores.store.store("order", id="m")
+    assert give_up(pipeline.stores, ["m"], "nobody wants it") == {"m"}
+    (letter,) = pipeline.stores.dead_letters.claim(1)
+    assert letter.dead_letter_reason == "GivenUp"
+
+
+def replayable(stores: PipelineStores, killers: set[str]) -> tuple[Batch, HandlerChain, list[str]]:
+    taken: list[str] = []
+
+    @destination
+    def crm(ctx: MessageContext) -> None:
+        if ctx.get_content() in killers:
+            raise KeyboardInterrupt  # which nothing in the product catches, either
+        taken.append(ctx.get_content())
+
+    chain = HandlerChain("orders", destinations_flow=crm)
+    stores.store.store_many(["a", "b", "c"])
+    batch = Batch(stores, "replay", ["crm"], chain="orders")
+    batch.claim(10)
+    return batch, chain, taken
+
+
+def test_a_replay_in_the_task_itself_finds_the_message_that_kills_it(stores: PipelineStores) -> None:
+    batch, chain, taken = replayable(stores, {"b"})
+    for _ in range(2):  # once to notice, once to find it
+        with pytest.raises(KeyboardInterrupt):
+            replay_here(stores, batch, chain)
+
+    replay_here(stores, batch, chain)
+
+    assert taken == ["a", "c"]
+    settlement = batch.finish_replay()
+    assert (settlement.acknowledged, settlement.dead_lettered) == (2, 1)
+
+
+def test_a_replay_in_the_task_that_loses_the_database_blames_nobody(
+    stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killers = {"b"}
+    batch, chain, _ = replayable(stores, killers)
+    with pytest.raises(KeyboardInterrupt):
+        replay_here(stores, batch, chain)  # from now on each message is named first
+    killers.clear()
+    with monkeypatch.context() as patch:
+
+        def away(*_: object) -> None:
+            raise StoreUnavailableError("the database is away")
+
+        patch.setattr(type(stores.ledger), "record", away)
+        with pytest.raises(StoreUnavailableError):
+            replay_here(stores, batch, chain)
+
+    assert stores.ledger.left_open("replay") == []
