@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
-from homing.errors import StoreError, StoreUnavailableError
-from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
+from homing.errors import HomingError, StoreError, StoreUnavailableError
+from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry
 from homing.message import ACKNOWLEDGED, Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
@@ -24,6 +24,8 @@ STRANDED_AFTER = 300.0
 
 _HEAD = ("sequence", "id", "batch_id", "content_type")
 _HEADS = 10_000
+# A source flow that went well delivers nothing by itself.
+_COMPLETE = DONE_STATES - {PROCESSED}
 
 Row = dict[str, Any]
 Result = TypeVar("Result")
@@ -128,7 +130,7 @@ class Batch:
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
         held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease)
-        self.move_dead()
+        self._try_move_dead()
         return held.size if held else 0
 
     def reclaim(self, ids: Collection[str] = (), lease: float = DEFAULT_LEASE) -> int:
@@ -188,7 +190,11 @@ class Batch:
         """The end of a replay whose retries are used up: what failed in it goes to the dead-letter store. What was
         merely there when the replay could not run is released, to be replayed later."""
         self._stores.ledger.close_steps(self.run_id)
-        self.move_dead()
+        self._try_move_dead()
+        return self.dead_letter_failed()
+
+    def dead_letter_failed(self) -> Settlement:
+        """Brings what failed in this run to the dead-letter store, and releases the rest."""
         return self._settle(failed_to=self._stores.dead_letters)
 
     def acknowledge_complete(self) -> int:
@@ -228,6 +234,13 @@ class Batch:
             store.finish_dead([*letters, *(row["id"] for row in found.complete)])
             moved += len(letters)
         return moved
+
+    def _try_move_dead(self) -> None:
+        """Those that are dead can wait; a run that has work to do, or has done it, is not to wait for them."""
+        try:
+            self.move_dead()
+        except HomingError as error:
+            log.warning("what is dead in store %s stays there for now: %s", self.store_name, error)
 
     def _settle(self, failed_to: SqlStore) -> Settlement:
         total = Settlement()
@@ -382,11 +395,14 @@ def was_delivered(entries: dict[str, Entry]) -> bool:
 
 
 def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
-    """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done."""
+    """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done.
+
+    Who names no destinations cannot tell, and gets a no.
+    """
     source = entries.get(SOURCE_FLOW)
     if source is not None and source.state == DROPPED:
         return True
-    return all(flow in entries and entries[flow].done for flow in flows)
+    return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
 
 
 def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Settlement, keep_books, open_pipeline_stores
+from homing.delivery import Batch, Settlement, keep_books, open_pipeline_stores
 from homing.errors import ConfigurationError, StoreError, StoreUnavailableError
 from homing.ledger import DELIVERED, DROPPED, FILTERED, PROCESSED, SOURCE_FLOW, Entry
 from homing.pipeline import read_record
@@ -426,6 +426,30 @@ def test_a_dead_letter_store_that_is_away_does_not_hold_up_good_messages(
     pipeline.delivered("run", message_id, *FLOWS)
 
     assert batch.settle() == Settlement(acknowledged=1)
+
+
+def test_a_claim_does_not_depend_on_where_the_dead_are_moved_to(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pipeline.stores.store
+    store.store("poison")
+    store.dead_letter(store.claim(1)[0], reason="crashed")
+
+    def away(*args: object, **kwargs: object) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(pipeline.stores.dead_letters, "browse", away)
+
+    pipeline.claimed("run", 1)
+    assert store.count()["dead"] == 1
+
+
+@pytest.mark.parametrize("flows", [(), (SOURCE_FLOW,)])
+def test_a_source_flow_that_succeeded_completes_no_message(pipeline: Pipeline, flows: tuple[str, ...]) -> None:
+    _, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.record("run", Entry(message_id, SOURCE_FLOW, PROCESSED, batch_id="run"))
+
+    assert Batch(pipeline.stores, "run", flows).settle() == Settlement(released=1)
 
 
 def test_a_replay_that_died_too_often_is_dead_lettered(pipeline: Pipeline) -> None:
