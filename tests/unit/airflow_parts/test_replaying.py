@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -20,6 +22,7 @@ from homing.airflow.selecting import ApproveReplayOperator, read_selection, repl
 from homing.airflow.settling import SettleReplayOperator
 from homing.delivery import PipelineStores, keep_books
 from homing.errors import ConfigurationError
+from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask, context
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
@@ -144,6 +147,28 @@ def test_a_rate_goes_to_spark_where_handlers_take_dataframes(
     ReplayOperator(task_id="r", pipeline=frames, ids=failed, rate="2.5", spark_binary=str(binary)).execute(context())
 
     assert (tmp_path / "spark-submit.called").read_text().rstrip().endswith("--rate 2.5")
+
+
+@pytest.mark.parametrize(
+    ("retry", "hold"),
+    [
+        (RetryPolicy(0, 3600), 600),
+        (RetryPolicy(2, 3600), 4200),
+        # Airflow itself spreads growing delays up to twice their length.
+        (RetryPolicy.exponential(3, 100, max_interval=1000, jitter=0.2), 1400),
+    ],
+)
+def test_a_batch_is_held_until_its_next_try(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, retry: RetryPolicy, hold: float
+) -> None:
+    patient = replace(spec, retry=retry)
+    with pytest.raises(AirflowException, match="still fail"):
+        ReplayOperator(task_id="replay", pipeline=patient, ids=failed, rate=1000).execute(context("replay"))
+
+    with stores.store._database._engine.begin() as connection:
+        ends = connection.execute(sa.text("select min(time_next) from homing_orders_failures")).scalar_one()
+    assert hold - 60 < ends / 1e9 - time.time() <= hold
+    assert patient.hold == hold
 
 
 def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
