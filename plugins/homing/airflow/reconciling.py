@@ -127,6 +127,7 @@ def reconcile_dag(
 def _check(pipeline: dict[str, Any]) -> None:
     wanted = {"name", "chain", "store", "dead_letter_store"}
     if pipeline.keys() != wanted or ":" not in pipeline["chain"]:
+        names = ", ".join(sorted(wanted))
         raise ConfigurationError(
-            f'a pipeline to reconcile has {", ".join(sorted(wanted))}, the chain as "module:attribute": {sorted(pipeline)}'
+            f"a pipeline to reconcile is a dict of {names}, the chain as module:attribute: {sorted(pipeline)}"
         )

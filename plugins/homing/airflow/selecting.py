@@ -9,6 +9,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from homing.airflow import metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.telling import note
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
@@ -17,6 +18,7 @@ from homing.errors import ConfigurationError
 from homing.times import parse_past
 
 _SHOWN = 10
+_ASK_AGAIN = 86_400.0  # seconds
 
 
 def replay_params() -> dict[str, Param]:
@@ -86,12 +88,17 @@ class SelectOperator(BaseOperator):
 
 
 class ApproveReplayOperator(ApprovalOperator):
-    """Asks somebody before more than `above` messages are replayed; fewer pass at once."""
+    """Asks somebody before more than `above` messages are replayed; fewer pass at once.
+
+    Nobody else replays them while the question is open. It is asked again after a day, in another run, for this one may
+    be gone. What is refused becomes dead letters: only people replay those.
+    """
 
     template_fields = (*ApprovalOperator.template_fields, "ids")
 
-    def __init__(self, *, ids: Any, above: int, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineSpec, ids: Any, above: int, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
+        self.pipeline = pipeline
         self.ids = ids
         self.above = above
 
@@ -103,7 +110,17 @@ class ApproveReplayOperator(ApprovalOperator):
         plan = context["ti"].xcom_pull(task_ids=next(iter(self.upstream_task_ids)), key="plan") or []
         self.subject = f"Replay {number} messages of {self.dag.dag_id.removesuffix('_replay')}?"
         self.body = "\n".join(f"- {line}" for line in plan)
+        with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
+            batch.put_off(self.ids, _ASK_AGAIN)
         return super().execute(context)
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        if event.get("chosen_options") == [self.REJECT]:
+            with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
+                refused = batch.reject(self.ids)
+            metrics.settled(refused, self.pipeline.name)
+            note(self, context, f"The replay was refused: {refused}.")
+        return super().execute_complete(context, event)
 
 
 def read_selection(params: Any) -> Selection:

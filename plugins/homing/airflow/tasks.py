@@ -59,7 +59,12 @@ def make_replay_dag(
         settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_BOOKKEEPING, **here).as_teardown()
         if approve_replays_above is not None:
             approve = ApproveReplayOperator(
-                task_id="approve", ids=select.output, above=approve_replays_above, **_ASK, **here
+                task_id="approve",
+                pipeline=pipeline,
+                ids=select.output,
+                above=approve_replays_above,
+                **_ASK,
+                **here,
             )
             select >> approve >> replay
         select >> replay >> settle

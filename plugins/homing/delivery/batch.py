@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
 from homing.delivery import records
@@ -197,6 +198,17 @@ class Batch:
         """Brings what failed in this run to the dead-letter store, and releases the rest."""
         return self._settle(failed_to=self._stores.dead_letters)
 
+    def reject(self, ids: Collection[str]) -> Settlement:
+        """Brings these failures to the dead-letter store as they are: somebody said that they are not to be replayed.
+        A replay that names them takes them up from there."""
+        self.reclaim(ids)
+        return self._settle(failed_to=self._stores.dead_letters, tried=False)
+
+    def put_off(self, ids: Collection[str], seconds: float) -> None:
+        """Makes these failures wait for so long before they count as stranded. A replay that names them has them at
+        once."""
+        self._stores.failures.reschedule(ids, datetime.now(timezone.utc) + timedelta(seconds=seconds))
+
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
         left = 0
@@ -242,12 +254,12 @@ class Batch:
         except HomingError as error:
             log.warning("what is dead in store %s stays there for now: %s", self.store_name, error)
 
-    def _settle(self, failed_to: SqlStore) -> Settlement:
+    def _settle(self, failed_to: SqlStore, *, tried: bool = True) -> Settlement:
         total = Settlement()
         for held in self._held_again():
             found = self._sort(held)
             self._finish(held, found.complete)
-            gone = self._move(held, self._moving(held, found, failed_to), found, failed_to)
+            gone = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
             kept = [row["id"] for row in (*found.untouched, *found.failed) if row["id"] not in gone]
             held.store.settle_batch(held.lease, kept, success=False)
             dead = failed_to is self._stores.dead_letters
@@ -260,14 +272,14 @@ class Batch:
             )
         return total
 
-    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore) -> list[Row]:
+    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore, tried: bool) -> list[Row]:
         """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
-        a replay has failed for it."""
+        a replay has failed for it, if one was tried."""
         if failed_to is self._stores.failures:
             return found.failed if held.store is self._stores.store else []
         if held.store is failed_to:
             return []
-        return [row for row in found.failed if self._failed_here(found.entries[row["id"]])]
+        return [row for row in found.failed if not tried or self._failed_here(found.entries[row["id"]])]
 
     def _failed_here(self, entries: dict[str, Entry]) -> bool:
         return any(entry.state == FAILED and entry.run_id == self.run_id for entry in entries.values())

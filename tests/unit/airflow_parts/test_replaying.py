@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: 
     )
     with DAG("orders_replay", schedule=None):
         selected = SelectOperator(task_id="select", pipeline=spec)
-        approve = ApproveReplayOperator(task_id="approve", ids=["a", "b"], above=2)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=["a", "b"], above=2)
         selected >> approve
     task = FakeTask()
     task.xcoms["plan"] = ["crm: ValueError: 3 messages, tries crm again"]
@@ -190,6 +191,75 @@ def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: 
     approve.execute(task.context)
 
     assert asked == [("Replay 3 messages of orders?", "- crm: ValueError: 3 messages, tries crm again")]
+
+
+@pytest.fixture
+def asking(spec: PipelineSpec, failed: list[str], stores: PipelineStores) -> ApproveReplayOperator:
+    """A replay of what nobody has replayed for long, which waits for an answer."""
+    with stores.store._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+    with DAG("orders_replay", schedule=None):
+        selected = SelectOperator(task_id="select", pipeline=spec)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=failed, above=2)
+        selected >> approve
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow.providers.standard.operators.hitl.ApprovalOperator.execute", lambda *_: None)
+        approve.execute(context("asking"))
+    return approve
+
+
+def answer(approve: ApproveReplayOperator, option: str) -> None:
+    user = {"id": "1", "name": "ann"}
+    event = {"chosen_options": [option], "params_input": {}, "responded_at": datetime.now(timezone.utc)}
+    approve.execute_complete({**context("asking"), "task": approve}, {**event, "responded_by_user": user})
+
+
+def test_what_waits_for_an_answer_is_not_replayed_meanwhile_but_after_it(
+    asking: ApproveReplayOperator,
+    spec: PipelineSpec,
+    failed: list[str],
+    stores: PipelineStores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context("another"))
+    monkeypatch.setenv("CRM", "up")
+
+    answer(asking, "Approve")
+    replay(spec, "asking", failed)
+
+    assert keep_books(stores, FLOWS).total.delivered == 3
+
+
+def test_what_was_refused_is_left_to_people(
+    asking: ApproveReplayOperator,
+    spec: PipelineSpec,
+    failed: list[str],
+    stores: PipelineStores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer(asking, "Reject")
+
+    assert keep_books(stores, FLOWS).total.dead_lettered == 3
+    SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context("another"))
+    monkeypatch.setenv("CRM", "up")
+    replay(spec, "by hand", select(spec, error_group="crm: ValueError"))
+    assert keep_books(stores, FLOWS).total.delivered == 3
+
+
+def test_settling_often_asks_for_one_replay_of_what_was_left_over(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    with stores.store._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+    runs = set()
+    for run in ("one", "two"):
+        with pytest.raises(DagRunTriggerException) as asked:
+            SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context(run))
+        runs.add(asked.value.dag_run_id)
+        assert sorted(asked.value.conf["ids"]) == sorted(failed)
+
+    assert runs == {"left_over.6000000"}
 
 
 def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipeline: Pipeline) -> None:

@@ -360,6 +360,36 @@ def test_a_message_whose_replay_never_came_is_found_as_stranded(pipeline: Pipeli
     assert pipeline.batch("next").stranded() == [message_id]
 
 
+def test_however_many_are_stranded_all_are_found(pipeline: Pipeline) -> None:
+    failures = pipeline.stores.failures
+    failures.store_many(range(1100))
+    with failures._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+
+    assert len(pipeline.batch("next").stranded()) == 1100
+
+
+def test_what_was_put_off_is_not_stranded_and_can_still_be_replayed(pipeline: Pipeline) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    pipeline.batch("asking").put_off([message_id], seconds=60)
+
+    assert pipeline.stores.failures.overdue(-10) == []
+    assert pipeline.batch("replay").reclaim([message_id]) == 1
+
+
+def test_a_failure_that_is_not_to_be_replayed_becomes_a_dead_letter_with_its_own_reason(pipeline: Pipeline) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    pipeline.batch("asking").put_off([message_id], seconds=60)
+
+    assert pipeline.batch("asking").reject([message_id]) == Settlement(dead_lettered=1)
+
+    assert [letter.dead_letter_reason for letter in pipeline.stores.dead_letters.browse()] == ["ValueError"]
+    assert keep_books(pipeline.stores, FLOWS).balanced
+    assert pipeline.batch("by hand").reclaim([message_id]) == 1
+
+
 # -- ids that come again, and stores that are shared ------------------------------------------------------------
 
 

@@ -281,7 +281,8 @@ class Claims:
         """Those of these messages that nobody holds, dead ones included; or those that are deferred."""
         c = self._table.c
         found: list[Any] = []
-        free = sa.or_(c.time_next <= now, c.time_dead.is_not(None))
+        # What is due only later is held by nobody either.
+        free = sa.or_(c.time_next <= now, c.time_dead.is_not(None), c.time_next.is_not(None) & c.lock_token.is_(None))
         if wanted.deferred:
             free = c.time_next.is_(None) & c.time_dead.is_(None) & c.time_acked.is_(None)
         for chunk in chunks(wanted.ids or (), self._database.dialect.chunk):

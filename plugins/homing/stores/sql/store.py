@@ -259,9 +259,9 @@ class SqlStore(Store):
         """The batches whose lease ran out this long ago, with messages that nobody has claimed since."""
         return self._batches.expired(self._database.now() - int(seconds * NANOSECONDS))
 
-    def overdue(self, seconds: float, *, limit: int = 1000) -> list[str]:
-        """Messages that were due this long ago and nobody has claimed since."""
-        return self._views.overdue(seconds, limit)
+    def overdue(self, seconds: float) -> list[str]:
+        """All messages that were due this long ago and nobody has claimed since."""
+        return self._views.overdue(seconds)
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 

@@ -118,11 +118,11 @@ class Views:
                 return
             after = found[-1][0]
 
-    def overdue(self, seconds: float, limit: int) -> list[str]:
-        """Messages that were due this long ago and nobody has claimed since."""
+    def overdue(self, seconds: float) -> list[str]:
+        """All messages that were due this long ago and nobody has claimed since."""
         c = self._table.c
         since = self._database.now() - int(seconds * NANOSECONDS)
-        statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next).limit(limit)
+        statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next)
         return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def present(self, ids: Collection[str]) -> set[str]:
