@@ -13,7 +13,6 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from airflow.sdk.log import mask_secret
 
 import homing
 from homing.airflow import handing_over, metrics
@@ -128,11 +127,8 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _environment(self, more: dict[str, str]) -> Iterator[None]:
         """The stores in this process's environment, which spark-submit inherits, and nowhere else: whatever the
         operator keeps in its fields is rendered, logged or shown."""
-        stores = self._stores()
-        for secret in stores.values():
-            mask_secret(secret)
         added = {
-            **stores,
+            **self._stores(),
             "PYTHONPATH": os.pathsep.join(self._python_path()),
             **more,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -60,7 +61,7 @@ class SelectOperator(BaseOperator):
 
     def execute(self, context: Any) -> list[str]:
         params = context["params"]
-        selection = read_selection(params)
+        selection = read_selection(params, getattr(context["dag_run"], "run_after", None))
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
             found = select(stores, selection)
             unknown = [] if found else self._unknown(stores, selection)
@@ -123,17 +124,19 @@ class ApproveReplayOperator(ApprovalOperator):
         return super().execute_complete(context, event)
 
 
-def read_selection(params: Any) -> Selection:
-    """The params in the words of the delivery protocol; raises ConfigurationError where they select nothing at all."""
+def read_selection(params: Any, asked_at: datetime | None = None) -> Selection:
+    """The params in the words of the delivery protocol, as they were meant when the run was asked for: clearing it
+    selects the same again. Raises ConfigurationError where they select nothing at all."""
     selection = Selection(
         batch=params.get("batch") or None,
         ids=params.get("ids") or (),
         error_group=params.get("error_group") or None,
-        since=parse_past(params["since"]) if params.get("since") else None,
-        until=parse_past(params["until"]) if params.get("until") else None,
+        since=parse_past(params["since"], now=asked_at) if params.get("since") else None,
+        until=parse_past(params["until"], now=asked_at) if params.get("until") else None,
         destination=params.get("destination") or None,
         limit=params.get("limit"),
     )
     if replace(selection, limit=None).everything:
         raise ConfigurationError("say what to replay: a batch, ids, an error group, a destination or a time range")
-    return selection
+    named = selection.batch or selection.ids or selection.until
+    return selection if named else replace(selection, until=asked_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,27 @@ def select(spec: PipelineSpec, **params: Any) -> list[str]:
 )
 def test_the_form_selects(spec: PipelineSpec, failed: list[str], params: dict[str, Any]) -> None:
     assert sorted(select(spec, **params)) == sorted(failed)
+
+
+def test_a_run_that_is_cleared_selects_what_it_selected_before(
+    spec: PipelineSpec, failed: list[str], pipeline: Pipeline
+) -> None:
+    task = FakeTask(destination="crm", since="PT1H")
+    task.context["dag_run"].run_after = datetime.now(timezone.utc)
+    batch, (later,) = pipeline.claimed("second", 4)
+    pipeline.failed("second", later, "crm")
+    batch.settle()
+
+    assert sorted(SelectOperator(task_id="select", pipeline=spec).execute(task.context)) == sorted(failed)
+
+
+def test_times_are_told_from_when_the_run_was_asked_for() -> None:
+    asked = datetime(2026, 12, 1, 12, tzinfo=timezone.utc)
+
+    selection = read_selection({"since": "PT1H"}, asked)
+
+    assert (selection.since, selection.until) == (asked - timedelta(hours=1), asked)
+    assert read_selection({"batch": "first"}, asked).until is None
 
 
 def test_ids_and_a_limit_narrow_it_down(spec: PipelineSpec, failed: list[str]) -> None:

@@ -138,6 +138,16 @@ class Views:
 
         return self._database.read(work)
 
+    def purgeable(self, older_than: float, state: str) -> int:
+        until = self._database.now() - int(older_than * NANOSECONDS)
+
+        def ask(connection: Connection, known: sa.FromClause) -> int:
+            since = known.c.time_acked if state == ACKNOWLEDGED else known.c.time_dead
+            statement = sa.select(sa.func.count()).select_from(known)
+            return int(connection.execute(statement.where(since <= until, known.c.time_next.is_(None))).scalar_one())
+
+        return self._read_all(ask)
+
     def purge(self, older_than: float, state: str) -> int:
         """Removes finished messages in chunks, each a transaction of its own, so that nobody waits for long."""
         if state not in (ACKNOWLEDGED, DEAD):
