@@ -482,6 +482,16 @@ def test_a_source_flow_that_succeeded_completes_no_message(pipeline: Pipeline, f
     assert Batch(pipeline.stores, "run", flows).settle() == Settlement(released=1)
 
 
+def test_a_run_that_comes_late_to_its_own_batch_is_no_crash_of_its_messages(pipeline: Pipeline) -> None:
+    batch, _ = pipeline.claimed("run", 1, 2)
+    for _ in range(7):
+        with pipeline.stores.store._database._engine.begin() as connection:
+            connection.execute(sa.text("update homing_orders set time_next = 1"))
+        assert batch.reclaim() == 2
+
+    assert batch.settle() == Settlement(released=2)
+
+
 def test_a_replay_that_died_too_often_is_dead_lettered(pipeline: Pipeline) -> None:
     settle_with_failure(pipeline)
     pipeline.batch("run").settle()

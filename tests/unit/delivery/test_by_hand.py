@@ -183,7 +183,7 @@ def test_giving_up_one_message_leaves_others_that_a_store_keeps_aside_alone(pipe
     pipeline.failed("replay", crashed, "crm", batch_id="run")
     with stores.failures._database._engine.begin() as connection:
         connection.execute(sa.text("update homing_orders_failures set time_next = 1, crashes = 4"))
-    assert pipeline.batch("replay").reclaim() == 0
+    assert pipeline.batch("another replay").reclaim([crashed]) == 0
     assert stores.failures.count()["dead"] == 1
 
     assert give_up(stores, [other], "not today") == {other}
