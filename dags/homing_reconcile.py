@@ -11,13 +11,13 @@ reconcile_dag(
     [
         {
             "name": "orders",
+            "chain": "orders_chain:chain",
             "store": "env:ORDERS_STORE" if "ORDERS_STORE" in os.environ else f"sqlite:///{home}/orders.db?store=orders",
             "dead_letter_store": (
                 "env:ORDERS_DEAD_LETTERS"
                 if "ORDERS_DEAD_LETTERS" in os.environ
                 else f"sqlite:///{home}/orders.db?store=orders_dead"
             ),
-            "destinations": ["lake", "crm"],
         }
     ]
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import urllib.request
 from pathlib import Path
 from typing import TypedDict
@@ -44,10 +45,10 @@ def european(order: Order) -> bool:
 
 @destination
 def lake(ctx: MessageContext) -> str:
-    """Appends the order to a file of this process, so that no two writers share one."""
+    """Appends the order to a file of this process on this machine, so that no two writers share one."""
     folder = Path(os.environ.get("ORDERS_LAKE", "lake"))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"orders-{os.getpid()}.jsonl"
+    path = folder / f"orders-{socket.gethostname()}-{os.getpid()}.jsonl"
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"id": ctx.get_id(), **ctx.get_content()}) + "\n")
     return path.name

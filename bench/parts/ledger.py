@@ -55,6 +55,9 @@ class NoLedger(Ledger):
     def failed_in(self, run_id: str, message_ids: Any) -> set[str]:
         return set()
 
+    def is_open(self, run_id: str, step: str) -> bool:
+        return False
+
     def record(self, fence: Fence, entries: Any) -> None: ...
     def renew_step(self, fence: Fence, lease: float) -> None: ...
     def suspect(self, fence: Fence, suspect: str | None, entries: Any = ()) -> None: ...

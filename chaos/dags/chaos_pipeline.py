@@ -3,7 +3,6 @@
 import os
 from datetime import timedelta
 
-from chaos.destination import FLOWS
 from homing.airflow import delivery_dag, reconcile_dag
 
 STORES = {"store": "env:CHAOS_STORE", "dead_letter_store": "env:CHAOS_DEAD_LETTERS"}
@@ -19,4 +18,4 @@ delivery_dag(
     work_dir=os.environ["CHAOS_WORK"],
     **STORES,
 )
-reconcile_dag([{"name": "chaos", "destinations": list(FLOWS), **STORES}], schedule=timedelta(seconds=30), after=60)
+reconcile_dag([{"name": "chaos", "chain": "chaos.chain:chain", **STORES}], schedule=timedelta(seconds=30), after=60)

@@ -87,6 +87,10 @@ class Ledger(ABC):
         """Keeps the step for `lease` more seconds; raises LeaseLostError when somebody took it over."""
 
     @abstractmethod
+    def is_open(self, run_id: str, step: str) -> bool:
+        """Whether somebody has taken this step over, may record still, and has not come to its end."""
+
+    @abstractmethod
     def record(self, fence: Fence, entries: Iterable[Entry]) -> None:
         """Writes these rows, all or none; raises LeaseLostError, and writes nothing, when the fence is down."""
 

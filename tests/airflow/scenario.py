@@ -100,6 +100,15 @@ class Scenario:
             connection.execute(sa.update(table).where(table.c.lock_token.is_not(None)).values(time_next=0))
         engine.dispose()
 
+    def has_been_swept(self) -> None:
+        """Waits until no message is held any more under a lease that has ended."""
+
+        def swept() -> bool | None:
+            with self.stores() as stores:
+                return not stores.store.expired_batches(0) or None
+
+        self._wait(swept, "what a run left behind to be released")
+
     # -- looking at it -------------------------------------------------------------------------------------------
 
     def run(self, *, replay: bool = False) -> str:

@@ -65,15 +65,14 @@ def sensor(case: Scenario) -> None:
 
 
 def claim(case: Scenario) -> None:
-    """The task that listens, on its last try, when its claim is committed and nobody knows of it."""
+    """The task that listens, when its claim is committed and nobody knows of it; its messages have no retries."""
     case.store()
     case.hold("claimed")
     case.start()
     kill(case.held("claimed"))
-    case.wait_for("listen", "failed")
-    case.end_the_lease()
 
     nothing_is_lost(case.settled())
+    assert case.tries("listen") == 2
 
 
 def process(case: Scenario) -> None:
@@ -151,16 +150,22 @@ def settle(case: Scenario) -> None:
     assert case.tries("settle") == 2
 
 
-def replay(case: Scenario) -> None:
-    """The process of a replay, which leaves its Spark job behind."""
+def held_in_replay(case: Scenario) -> int:
+    """Brings the scenario to where its replay delivers what had failed; the process that is held there."""
+    copied = f"copied{case.name}_failures"
     case.store(first=0)
-    case.hold("copiedreplay_failures")
+    case.hold(copied)
     case.hold("left0")
     case.start()
-    settling = case.held("copiedreplay_failures")
+    settling = case.held(copied)
     case.mend()
-    case.release("copiedreplay_failures", settling)
-    worker = case.held("left0")
+    case.release(copied, settling)
+    return case.held("left0")
+
+
+def replay(case: Scenario) -> None:
+    """The process of a replay, which leaves its Spark job behind."""
+    worker = held_in_replay(case)
     job = spark_submit(worker)
     kill(parent(job))
 
@@ -204,6 +209,25 @@ def broken(case: Scenario) -> None:
     nothing_is_lost(case.settled())
 
 
+def left_broken(case: Scenario) -> None:
+    """The DAG file stays broken: the safety net, which is in another file, lets go of what the run held."""
+    case.store()
+    case.hold(LATE_IN_SOURCE)
+    case.start()
+    worker = case.held(LATE_IN_SOURCE)
+    content = case.file.read_text()
+    case.file.write_text(content + "\nraise RuntimeError('broken in the middle of a run')\n")
+    case.release(LATE_IN_SOURCE, worker)
+    case.wait_for("deliver.left", "failed", "up_for_retry")
+    case.end_the_lease()
+    case.api.wait_for_dag("homing_reconcile", timeout=300)
+    case.api.unpause("homing_reconcile")
+    case.has_been_swept()
+    case.file.write_text(content)
+
+    nothing_is_lost(case.settled())
+
+
 def cleared(case: Scenario) -> None:
     """A running task is cleared, then twice in a row; then one that succeeded, while another runs and at the end."""
     case.store()
@@ -240,8 +264,47 @@ def marked(case: Scenario) -> None:
     nothing_is_lost(case.settled(), twice=2 * IN_FLIGHT)
 
 
+def replay_cleared(case: Scenario) -> None:
+    """A running replay is cleared."""
+    worker = held_in_replay(case)
+    case.api.clear(f"{case.name}_replay", case.run(replay=True), ["replay"])
+    has_ended(worker)
+    case.release("left0", worker)
+
+    nothing_is_lost(case.settled())
+
+
+def replay_marked(case: Scenario) -> None:
+    """A running replay is marked as failed: that is no failure of its messages. Then it is cleared."""
+    worker = held_in_replay(case)
+    replay_dag = f"{case.name}_replay"
+    case.api.mark_failed(replay_dag, case.run(replay=True), "replay")
+    has_ended(worker)
+    case.release("left0", worker)
+    case.api.wait_for_run(replay_dag, case.run(replay=True), timeout=300)
+    assert (case.failures(), case.books().total.dead_lettered) == (1, 0)
+    case.api.clear(replay_dag, case.run(replay=True), ["replay"])
+
+    nothing_is_lost(case.settled())
+
+
 # The slow ones first: those that run several times, or wait for Airflow to notice.
-AT_ONCE = (claim, broken, marked, cleared, replay, settle, callback, supervisor, deliver, process, submit, sensor)
+REPLAYS = (replay, replay_cleared, replay_marked)
+AT_ONCE = (
+    claim,
+    broken,
+    left_broken,
+    marked,
+    cleared,
+    *REPLAYS,
+    settle,
+    callback,
+    supervisor,
+    deliver,
+    process,
+    submit,
+    sensor,
+)
 
 
 # -- on one Airflow ----------------------------------------------------------------------------------------------
@@ -276,7 +339,7 @@ class Matrix:
 def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     home = tmp_path_factory.mktemp("matrix")
     dags = shutil.copytree(DAGS, home / "dags", ignore=shutil.ignore_patterns("pipeline.py", "__pycache__"))
-    for name in (*(scenario.__name__ for scenario in AT_ONCE), "scheduler", "triggerer"):
+    for name in (*(scenario.__name__ for scenario in AT_ONCE), "scheduler", "replay_scheduler", "triggerer"):
         (home / name).mkdir()
         shutil.copy(DAGS / "pipeline.py", dags / f"{name}.py")
     environment = {
@@ -334,3 +397,19 @@ def test_nothing_is_lost_when_the_scheduler_is_killed(matrix: Matrix) -> None:
 
     nothing_is_lost(case.settled(), twice=1)
     assert case.tries("deliver.left") == 2
+
+
+def test_nothing_is_lost_when_the_scheduler_is_killed_during_a_replay(matrix: Matrix) -> None:
+    for outcome in matrix.outcomes.values():
+        outcome.exception()
+    case = matrix.case("replay_scheduler")
+    worker = held_in_replay(case)
+    job = spark_submit(worker)
+    matrix.airflow.kill("scheduler")
+    matrix.airflow.restart("scheduler")
+    case.has_gone_on()
+    case.release("left0", worker)
+    has_ended(job)
+
+    nothing_is_lost(case.settled(), twice=1)
+    assert case.tries("replay", replay=True) == 2

@@ -74,7 +74,8 @@ class ModelStore:
     def _lease(self, found: list[Row], batch_id: str, token: str, until: int, *, by_id: bool) -> int:
         now, size = self._clock(), 0
         for row in found:
-            ran_out = row["lock_token"] is not None and row["time_next"] <= now
+            late = row["batch_id"] == batch_id
+            ran_out = row["lock_token"] is not None and row["time_next"] <= now and not late
             row["crashes"] += ran_out
             if ran_out and row["crashes"] >= self._max_deliveries:
                 why = f"its lease ran out {self._max_deliveries} times: whoever handles it dies"

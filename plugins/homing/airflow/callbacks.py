@@ -9,20 +9,33 @@ from homing.airflow.settling import finish_replay
 
 log = logging.getLogger(__name__)
 
-# A task that somebody cleared while it ran is ended like one that failed; these states tell the two apart.
-_SUPERSEDED = {None, "restarting", "queued", "scheduled"}
-
 
 def dead_letter_callback(context: Any) -> None:
-    """Writes what the replay could not deliver to the dead-letter store. Idempotent; `settle` does the same."""
-    state = _live_state(context)
-    # The DAG processor calls late, and without an exception: a task that runs by then is a newer try.
-    if state in _SUPERSEDED or (state == "running" and "exception" not in context):
+    """Writes what the replay could not deliver to the dead-letter store. Idempotent; `settle` does the same.
+
+    Where it is not sure that this was the last try, it leaves that to `settle`.
+    """
+    pipeline = context["task"].pipeline
+    run_id = pipeline.run_key(context)
+    if not _has_failed(context, run_id):
         log.info("this try was superseded, by a clear for example: nothing is dead-lettered")
         return
-    pipeline = context["task"].pipeline
-    settlement = finish_replay(pipeline, pipeline.run_key(context))
+    settlement = finish_replay(pipeline, run_id)
     log.warning("the replay's retries are used up: %s", settlement)
+
+
+def _has_failed(context: Any, run_id: str) -> bool:
+    """Whether the task is at its end. One that somebody cleared while it ran, or that a killed scheduler left behind,
+    is ended like one that failed."""
+    state = _live_state(context)
+    if state != "running":
+        return state == "failed"
+    # In the task's own process, Airflow says so until the process has ended. The DAG processor calls late, and without
+    # an exception: what runs by then is a newer try.
+    if "exception" not in context:
+        return False
+    with context["task"].pipeline.open_batch(run_id) as batch:
+        return not batch.is_replaying()
 
 
 def _live_state(context: Any) -> str | None:

@@ -5,6 +5,7 @@ Imported on every `airflow` call: keep it light.
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
@@ -30,10 +31,13 @@ def _arg(argument: Argument) -> Arg:
 
 def _action(command: Command) -> Callable[[Namespace], None]:
     def act(arguments: Namespace) -> None:
+        from airflow import settings
+
         from homing.airflow.server import find_url
         from homing.cli.desk import VARIABLES, Desk
         from homing.cli.main import run
 
+        sys.path.append(settings.DAGS_FOLDER)  # where the chains are
         raise SystemExit(run(command, arguments, Desk(find_url, lambda: [*VARIABLES, *_connections()])))
 
     return act

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import TypeGuard
+from urllib.parse import unquote, urlsplit
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
 from homing.airflow.asking import count, has_due
 from homing.airflow.connection import bus_of, url_of
@@ -84,5 +86,10 @@ def is_url(reference: object) -> TypeGuard[str]:
 
 
 def find_url(reference: str) -> str:
-    """The store URL that an author named: by URL, by `env:NAME`, or by the id of an Airflow connection."""
-    return resolve_url(reference) if is_url(reference) else StoreHook(reference).get_url()
+    """The store URL that an author named: by URL, by `env:NAME`, or by the id of an Airflow connection. The task's log
+    shows neither it nor its password from now on."""
+    url = resolve_url(reference) if is_url(reference) else StoreHook(reference).get_url()
+    password = urlsplit(url).password or ""
+    for secret in filter(None, dict.fromkeys((url, password, unquote(password)))):
+        mask_secret(secret)
+    return url

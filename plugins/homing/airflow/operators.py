@@ -151,20 +151,17 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure the run holds its batch; how many messages that is."""
         with self.pipeline.open_batch(run_id) as batch:
-            return batch.reclaim((), self.pipeline.lease)
+            return batch.reclaim((), self.pipeline.hold)
 
     def _arguments(self, run_id: str) -> list[str]:
-        return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.lease)]
+        return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.hold)]
 
     @contextmanager
     def _environment(self, more: dict[str, str]) -> Iterator[None]:
         """The stores in this process's environment, which spark-submit inherits, and nowhere else: whatever the
         operator keeps in its fields is rendered, logged or shown."""
-        stores = self._stores()
-        for secret in stores.values():
-            mask_secret(secret)
         added = {
-            **stores,
+            **self._stores(),
             "PYTHONPATH": os.pathsep.join(self._python_path()),
             **more,
         }
@@ -250,7 +247,7 @@ class ReplayOperator(PipelineJobOperator):
 
     def _hold(self, context: Any, run_id: str) -> int:
         with self.pipeline.open_batch(run_id) as batch:
-            size = batch.reclaim(list(self.ids or ()), self.pipeline.lease)
+            size = batch.reclaim(list(self.ids or ()), self.pipeline.hold)
             self._held = batch.heads()
         metrics.count("replayed", size, pipeline=self.pipeline.name)
         return size
@@ -267,7 +264,7 @@ class ReplayOperator(PipelineJobOperator):
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
-            tally = replay_here(stores, batch, chain, rate=rate)
+            tally = replay_here(stores, batch, chain, rate=rate, lease=self.pipeline.hold)
             left = batch.acknowledge_complete()
         self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
         if left:

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,15 @@ class PipelineSpec:
                 f"lease is at least {_SHORTEST_LEASE} seconds, Spark must start in it: {self.lease!r}"
             )
         self.task_arguments()
+
+    @property
+    def hold(self) -> float:
+        """For how long a job holds its batch, in seconds: also through the wait for its next try, in which nobody
+        renews the lease. Airflow spreads growing delays up to twice their length."""
+        if not self.retry.max_retries:
+            return self.lease
+        wait = replace(self.retry, jitter=0.0).delay(self.retry.max_retries)
+        return self.lease + (2 * wait if self.retry.multiplier > 1 else wait)
 
     def task_arguments(self) -> dict[str, Any]:
         """`retries` and their delay: the tasks' retries are the messages' retries, counted from the last clear."""

@@ -6,7 +6,8 @@ whose replay was never triggered. This DAG lies in a file of its own, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -17,52 +18,83 @@ from homing.airflow.dag import START
 from homing.airflow.hook import find_url
 from homing.airflow.settling import trigger_replay
 from homing.airflow.telling import note
-from homing.delivery import Batch, Settlement, open_pipeline_stores
+from homing.delivery import Batch, PipelineStores, Settlement, open_pipeline_stores
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import read_failures
-from homing.errors import ConfigurationError
+from homing.errors import ChainImportError, ConfigurationError, HomingError
+from homing.pipeline import load_chain
 
 
 class ReconcileOperator(BaseOperator):
     """Settles the batches whose lease ran out and that nobody has claimed since, dead-letters what its store gave up,
-    and has stranded failures replayed. Idempotent; harmless beside a pipeline that runs."""
+    and has stranded failures replayed. Idempotent; harmless beside a pipeline that runs.
+
+    What cannot be done holds up nothing else, and fails the task at its end. While the chain cannot be imported, nobody
+    knows when a message is complete: then all that did not fail is released.
+    """
 
     def __init__(
-        self, *, name: str, store: str, dead_letter_store: str, flows: Sequence[str], after: float, **kwargs: Any
+        self, *, name: str, chain: str, store: str, dead_letter_store: str, after: float, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.pipeline_name = name
+        self.chain = chain
         self.store = store
         self.dead_letter_store = dead_letter_store
-        self.flows = tuple(flows)
         self.after = after
 
     def execute(self, context: Any) -> None:
+        flows = self._flows()
+        troubles: list[Exception] = []
         with open_pipeline_stores(find_url(self.store), find_url(self.dead_letter_store)) as stores:
             for batch_id in stores.store.expired_batches(self.after):
-                settlement = self._batch(stores, batch_id).settle()
-                if settlement != Settlement():
-                    self.log.warning("batch %s was left behind: %s", batch_id, settlement)
-                    metrics.settled(settlement, self.pipeline_name)
-            sweep = self._batch(stores, f"{context['dag'].dag_id}/{context['run_id']}")
-            dead = sweep.move_dead()
-            metrics.count("dead_lettered", dead, pipeline=self.pipeline_name)
-            metrics.oldest_age(stores.store)
-            self._show_lag(stores)
+                with self._keeping(troubles, f"batch {batch_id} was not settled"):
+                    self._settle(Batch(stores, batch_id, flows, chain=self.pipeline_name))
+            dead = 0
+            if flows:
+                sweep = Batch(stores, f"{context['dag'].dag_id}/{context['run_id']}", flows, chain=self.pipeline_name)
+                with self._keeping(troubles, "what the store gave up was not dead-lettered"):
+                    dead = sweep.move_dead()
             stranded = stores.failures.overdue(self.after)
-        note(self, context, f"{self.pipeline_name}: {len(stranded)} stranded failures, {dead} given up by the store.")
+            self._measure(stores, flows, dead)
+        found = f"{len(stranded)} stranded failures, {dead} given up by the store"
+        note(self, context, f"{self.pipeline_name}: {found}, {len(troubles)} troubles.")
         if stranded:
             why = f"Replays {len(stranded)} messages whose replay never came, found by {context['dag'].dag_id}."
             replay_run = f"reconcile.{context['run_id']}"
             trigger_replay(f"{self.pipeline_name}_replay", replay_run, {"ids": stranded}, why)
+        if troubles:
+            raise troubles[0]
 
-    def _batch(self, stores: Any, batch_id: str) -> Batch:
-        return Batch(stores, batch_id, self.flows, chain=self.pipeline_name)
+    def _flows(self) -> tuple[str, ...]:
+        """The chain's destinations as they are now: with one too few, undelivered messages would seem complete."""
+        try:
+            return tuple(flow.name for flow in load_chain(self.chain).flows)
+        except ChainImportError as error:
+            self.log.warning("nothing is acknowledged or dead-lettered for now: %s", error)
+            return ()
 
-    def _show_lag(self, stores: Any) -> None:
-        waiting = [failure for failure in read_failures(stores) if not failure.dead]
-        for flow in self.flows:
-            metrics.lag(self.pipeline_name, flow, sum(flow not in failure.done for failure in waiting))
+    @contextmanager
+    def _keeping(self, troubles: list[Exception], what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.log.exception(what)
+            troubles.append(error)
+
+    def _settle(self, batch: Batch) -> None:
+        settlement = batch.settle()
+        if settlement != Settlement():
+            self.log.warning("batch %s was left behind: %s", batch.run_id, settlement)
+            metrics.settled(settlement, self.pipeline_name)
+
+    def _measure(self, stores: PipelineStores, flows: Sequence[str], dead: int) -> None:
+        metrics.count("dead_lettered", dead, pipeline=self.pipeline_name)
+        metrics.oldest_age(stores.store)
+        with suppress(HomingError):
+            waiting = [failure for failure in read_failures(stores) if not failure.dead]
+            for flow in flows:
+                metrics.lag(self.pipeline_name, flow, sum(flow not in failure.done for failure in waiting))
 
 
 def reconcile_dag(
@@ -75,8 +107,8 @@ def reconcile_dag(
 ) -> DAG:
     """Makes the DAG that sweeps these pipelines every `schedule`, for what was left alone for `after` seconds.
 
-    A pipeline is {"name", "store", "dead_letter_store", "destinations"}, as in its `delivery_dag`; `destinations` are
-    the names of its chain's destination flows, given here so that the chain need not be importable.
+    A pipeline is {"name", "chain", "store", "dead_letter_store"}, as in its `delivery_dag`. The chain is imported by
+    the task, not here: one that is broken does not take this DAG along.
     """
     common = {"catchup": False, "start_date": START, "tags": ["homing"], "max_active_runs": 1, **dag_arguments}
     with DAG(dag_id, schedule=schedule, **common) as dag:
@@ -84,10 +116,7 @@ def reconcile_dag(
             _check(pipeline)
             ReconcileOperator(
                 task_id=pipeline["name"],
-                name=pipeline["name"],
-                store=pipeline["store"],
-                dead_letter_store=pipeline["dead_letter_store"],
-                flows=pipeline["destinations"],
+                **pipeline,
                 after=after,
                 retries=2,
                 retry_delay=timedelta(seconds=30),
@@ -96,8 +125,9 @@ def reconcile_dag(
 
 
 def _check(pipeline: dict[str, Any]) -> None:
-    wanted = {"name", "store", "dead_letter_store", "destinations"}
-    if pipeline.keys() != wanted or not pipeline["destinations"]:
+    wanted = {"name", "chain", "store", "dead_letter_store"}
+    if pipeline.keys() != wanted or ":" not in pipeline["chain"]:
+        names = ", ".join(sorted(wanted))
         raise ConfigurationError(
-            f"a pipeline to reconcile is a dict of {', '.join(sorted(wanted))}: {sorted(pipeline)}"
+            f"a pipeline to reconcile is a dict of {names}, the chain as module:attribute: {sorted(pipeline)}"
         )

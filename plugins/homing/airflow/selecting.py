@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from homing.airflow import metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.telling import note
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
@@ -17,6 +19,7 @@ from homing.errors import ConfigurationError
 from homing.times import parse_past
 
 _SHOWN = 10
+_ASK_AGAIN = 86_400.0  # seconds
 
 
 def replay_params() -> dict[str, Param]:
@@ -58,7 +61,7 @@ class SelectOperator(BaseOperator):
 
     def execute(self, context: Any) -> list[str]:
         params = context["params"]
-        selection = read_selection(params)
+        selection = read_selection(params, getattr(context["dag_run"], "run_after", None))
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
             found = select(stores, selection)
             unknown = [] if found else self._unknown(stores, selection)
@@ -86,12 +89,17 @@ class SelectOperator(BaseOperator):
 
 
 class ApproveReplayOperator(ApprovalOperator):
-    """Asks somebody before more than `above` messages are replayed; fewer pass at once."""
+    """Asks somebody before more than `above` messages are replayed; fewer pass at once.
+
+    Nobody else replays them while the question is open. It is asked again after a day, in another run, for this one may
+    be gone. What is refused becomes dead letters: only people replay those.
+    """
 
     template_fields = (*ApprovalOperator.template_fields, "ids")
 
-    def __init__(self, *, ids: Any, above: int, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineSpec, ids: Any, above: int, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
+        self.pipeline = pipeline
         self.ids = ids
         self.above = above
 
@@ -103,20 +111,32 @@ class ApproveReplayOperator(ApprovalOperator):
         plan = context["ti"].xcom_pull(task_ids=next(iter(self.upstream_task_ids)), key="plan") or []
         self.subject = f"Replay {number} messages of {self.dag.dag_id.removesuffix('_replay')}?"
         self.body = "\n".join(f"- {line}" for line in plan)
+        with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
+            batch.put_off(self.ids, _ASK_AGAIN)
         return super().execute(context)
 
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        if event.get("chosen_options") == [self.REJECT]:
+            with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
+                refused = batch.reject(self.ids)
+            metrics.settled(refused, self.pipeline.name)
+            note(self, context, f"The replay was refused: {refused}.")
+        return super().execute_complete(context, event)
 
-def read_selection(params: Any) -> Selection:
-    """The params in the words of the delivery protocol; raises ConfigurationError where they select nothing at all."""
+
+def read_selection(params: Any, asked_at: datetime | None = None) -> Selection:
+    """The params in the words of the delivery protocol, as they were meant when the run was asked for: clearing it
+    selects the same again. Raises ConfigurationError where they select nothing at all."""
     selection = Selection(
         batch=params.get("batch") or None,
         ids=params.get("ids") or (),
         error_group=params.get("error_group") or None,
-        since=parse_past(params["since"]) if params.get("since") else None,
-        until=parse_past(params["until"]) if params.get("until") else None,
+        since=parse_past(params["since"], now=asked_at) if params.get("since") else None,
+        until=parse_past(params["until"], now=asked_at) if params.get("until") else None,
         destination=params.get("destination") or None,
         limit=params.get("limit"),
     )
     if replace(selection, limit=None).everything:
         raise ConfigurationError("say what to replay: a batch, ids, an error group, a destination or a time range")
-    return selection
+    named = selection.batch or selection.ids or selection.until
+    return selection if named else replace(selection, until=asked_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from airflow.sdk import BaseOperator
@@ -12,6 +13,7 @@ from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.telling import note, show_messages
 from homing.delivery import Settlement, work
+from homing.delivery.batch import STRANDED_AFTER
 from homing.errors import WorkDirError
 
 
@@ -38,13 +40,16 @@ class SettleOperator(BaseOperator):
         metrics.settled(settlement, self.pipeline.name)
         if to_replay or stranded:
             self.log.info("%s replays %d of this batch and %d left over", self.replay_dag_id, to_replay, len(stranded))
-            # One replay per pass: settling twice asks for the same one, settling after a clear asks for another.
-            passes = getattr(context["dag_run"], "clear_number", 0) or 0
-            self.replay_run = f"{context['run_id']}.{passes}" if passes else context["run_id"]
+            self.replay_run = self._replay_run(context) if to_replay else _left_over_run()
             why = (
                 f"Replays {to_replay} messages of batch {run_id}: {settlement}. Left over from before: {len(stranded)}."
             )
             trigger_replay(self.replay_dag_id, self.replay_run, {"batch": run_id, "ids": stranded}, why)
+
+    def _replay_run(self, context: Any) -> str:
+        """One replay per pass: settling twice asks for the same one, settling after a clear asks for another."""
+        passes = getattr(context["dag_run"], "clear_number", 0) or 0
+        return f"{context['run_id']}.{passes}" if passes else str(context["run_id"])
 
     def _clean_up(self, run_id: str) -> None:
         try:
@@ -66,6 +71,11 @@ class SettleReplayOperator(BaseOperator):
         left = finish_replay(self.pipeline, run_id)
         said = "nothing" if left == Settlement() else str(left)
         note(self, context, f"What replay {run_id} could not deliver: {said}.")
+
+
+def _left_over_run() -> str:
+    """The replay of what others left over: one at a time, also if it does not come to run and all who settle ask."""
+    return f"left_over.{int(time.time() // STRANDED_AFTER)}"
 
 
 def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from homing.airflow import metrics
 from homing.airflow.hook import find_url, is_url
 from homing.errors import ConfigurationError
-from homing.message import Message
+from homing.message import Message, encode
 from homing.store import BULK
 from homing.stores import open_store
 from homing.times import parse_time
@@ -19,8 +19,9 @@ from homing.times import parse_time
 class StoreMessagesOperator(BaseOperator):
     """Stores `contents`, a list of messages, and returns their ids, only when they are durable.
 
-    A retry, and a run that is cleared, stores the same ids, which a store with deduplication keeps once. `contents`,
-    `headers`, which every message gets, and `scheduled_at`, a time as people write it, may be templates or XComs.
+    A retry, and a run that is cleared, stores the same contents under the same ids, which a store with deduplication
+    keeps once; other contents are other messages. `contents`, `headers`, which every message gets, and `scheduled_at`,
+    a time as people write it, may be templates or XComs.
     """
 
     template_fields = ("contents", "headers", "scheduled_at")
@@ -46,7 +47,7 @@ class StoreMessagesOperator(BaseOperator):
             raise ConfigurationError(f"contents is a list of messages, not a {type(self.contents).__name__}")
         due = parse_time(self.scheduled_at) if self.scheduled_at else None
         messages = [
-            Message(_message_id(context, number), content, headers=self.headers or {}, scheduled_at=due)
+            Message(_message_id(context, number, content), content, headers=self.headers or {}, scheduled_at=due)
             for number, content in enumerate(self.contents)
         ]
         with open_store(find_url(self.store)) as store:
@@ -60,8 +61,8 @@ class StoreMessagesOperator(BaseOperator):
         return [message.id for message in messages]
 
 
-def _message_id(context: Any, number: int) -> str:
-    """The same for every try of the task."""
-    ti = context["ti"]
-    key = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
-    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{number}"
+def _message_id(context: Any, number: int, content: Any) -> str:
+    """The same for every try of the task that finds the same content."""
+    ti, written = context["ti"], encode(content)
+    key = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{written.encoding}/{written.body}"
+    return f"{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}-{number}"

@@ -43,7 +43,9 @@ class DeliveryTaskGroup(TaskGroup):
         **group_arguments: Any,
     ) -> None:
         super().__init__(group_id=group_id, **group_arguments)
-        name = f"{self.dag.dag_id}_{group_id}"
+        # With the groups around it, in which there may be others of its name.
+        group = self.group_id or group_id
+        name = f"{self.dag.dag_id}_{group}"
         pipeline = PipelineSpec.of(
             name,
             chain=chain,
@@ -57,7 +59,7 @@ class DeliveryTaskGroup(TaskGroup):
             batch_size=batch_size,
             lease=lease,
             work_dir=work_dir,
-            group=group_id,
+            group=group,
         )
         spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}
         with self:

@@ -16,19 +16,19 @@ from homing.airflow.settling import SettleOperator, SettleReplayOperator
 
 # A question that fails was not refused: Airflow lost it, or took an answer given at once for a task that died.
 _ASK: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
-# A settlement that fails waits for a database or an API server to come back, not for a message to be mended.
-_SETTLE = {"retries": 5, "retry_delay": timedelta(seconds=10), "retry_exponential_backoff": 2.0}
+# A claim or a settlement that fails waits for a database or an API server, not for a message to be mended.
+_BOOKKEEPING: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=10), "retry_exponential_backoff": 2.0}
 
 
 def add_first_pass(pipeline: PipelineSpec, spark: dict[str, Any], replay_dag_id: str) -> None:
     """listen ─▶ process ─▶ deliver.* ─▶ settle, in the DAG or task group that is open."""
     arguments = pipeline.task_arguments()
-    listen = StoreSensor(task_id="listen", pipeline=pipeline, **arguments).as_setup()
+    listen = StoreSensor(task_id="listen", pipeline=pipeline, **_BOOKKEEPING).as_setup()
     process = ProcessOperator(task_id="process", pipeline=pipeline, **spark, **arguments)
     with TaskGroup("deliver") as deliver:
         for flow in pipeline.flows:
             DeliverOperator(task_id=flow, pipeline=pipeline, flow=flow, **spark, **arguments)
-    settle = SettleOperator(task_id="settle", pipeline=pipeline, replay_dag_id=replay_dag_id, **_SETTLE)
+    settle = SettleOperator(task_id="settle", pipeline=pipeline, replay_dag_id=replay_dag_id, **_BOOKKEEPING)
     listen >> process >> deliver >> settle.as_teardown(setups=listen)
 
 
@@ -40,6 +40,8 @@ def make_replay_dag(
     approve_replays_above: int | None,
 ) -> DAG:
     """select ─▶ (approve ─▶) replay ─▶ settle, in a DAG of its own."""
+    # Failures would wait for a paused replay, and nobody pauses or unpauses it but by hand.
+    dag_arguments = {"is_paused_upon_creation": False, **dag_arguments}
     with DAG(dag_id, schedule=None, params=replay_params(), **dag_arguments) as dag:
         # Said outright, because a task group of another DAG may be open.
         here: dict[str, Any] = {"dag": dag, "task_group": dag.task_group}
@@ -54,10 +56,15 @@ def make_replay_dag(
             **spark,
             **arguments,
         )
-        settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_SETTLE, **here).as_teardown()
+        settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_BOOKKEEPING, **here).as_teardown()
         if approve_replays_above is not None:
             approve = ApproveReplayOperator(
-                task_id="approve", ids=select.output, above=approve_replays_above, **_ASK, **here
+                task_id="approve",
+                pipeline=pipeline,
+                ids=select.output,
+                above=approve_replays_above,
+                **_ASK,
+                **here,
             )
             select >> approve >> replay
         select >> replay >> settle

@@ -10,7 +10,10 @@ from homing.cli.desk import Desk
 from homing.delivery import Books, keep_books
 from homing.delivery.books import Column
 from homing.errors import ConfigurationError
+from homing.message import DEAD
 from homing.pipeline import load_chain
+from homing.store import Store
+from homing.stores.sql import SqlStore
 from homing.times import parse_duration
 
 
@@ -18,12 +21,27 @@ def purge(arguments: Namespace, desk: Desk) -> int:
     """Removes finished messages; how many."""
     older_than = None if arguments.older_than is None else parse_duration(arguments.older_than)
     with desk.open(arguments.store) as store:
+        if arguments.state == DEAD:
+            _refuse_last_copies(store)
         if arguments.dry_run:
-            answer = {"store": store.name, "would_remove_at_most": store.count()[arguments.state]}
+            answer = {"store": store.name, "would_remove": _purgeable(store, older_than, arguments.state)}
         else:
             answer = {"store": store.name, "removed": store.purge(older_than, state=arguments.state)}
     desk.show(answer, arguments)
     return DONE
+
+
+def _refuse_last_copies(store: Store) -> None:
+    """What a pipeline's stores keep aside as dead is on its way to the dead-letter store, and nowhere else yet."""
+    if isinstance(store, SqlStore) and f"{store.name.removesuffix('_failures')}_failures" in store.siblings():
+        raise ConfigurationError(
+            f"what is dead in store {store.name!r} of a pipeline has no copy yet: the pipeline, or homing_reconcile, "
+            "moves it to the dead-letter store"
+        )
+
+
+def _purgeable(store: Store, older_than: float | None, state: str) -> int:
+    return store.purgeable(older_than, state=state) if isinstance(store, SqlStore) else store.count()[state]
 
 
 def audit(arguments: Namespace, desk: Desk) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
 from homing.delivery import records, suspects
 from homing.delivery.stores import PipelineStores
-from homing.errors import StoreError, StoreUnavailableError
-from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry, Fence
+from homing.errors import HomingError, StoreError, StoreUnavailableError
+from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import ACKNOWLEDGED, Message
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
@@ -25,6 +26,8 @@ STRANDED_AFTER = 300.0
 
 _HEAD = ("sequence", "id", "batch_id", "content_type", "crashes")
 _HEADS = 10_000
+# A source flow that went well delivers nothing by itself.
+_COMPLETE = DONE_STATES - {PROCESSED}
 
 Row = dict[str, Any]
 Result = TypeVar("Result")
@@ -131,7 +134,7 @@ class Batch:
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
         held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease)
-        self.move_dead()
+        self._try_move_dead()
         return held.size if held else 0
 
     def reclaim(self, ids: Collection[str] = (), lease: float = DEFAULT_LEASE) -> int:
@@ -212,8 +215,27 @@ class Batch:
     def finish_replay(self) -> Settlement:
         """The end of a replay whose retries are used up: what failed in it goes to the dead-letter store. What was
         merely there when the replay could not run is released, to be replayed later. Crashes count as in `settle`."""
-        self.move_dead()
+        self._try_move_dead()
+        return self.dead_letter_failed()
+
+    def dead_letter_failed(self) -> Settlement:
+        """Brings what failed in this run to the dead-letter store, and releases the rest."""
         return self._settle(failed_to=self._stores.dead_letters)
+
+    def reject(self, ids: Collection[str]) -> Settlement:
+        """Brings these failures to the dead-letter store as they are: somebody said that they are not to be replayed.
+        A replay that names them takes them up from there."""
+        self.reclaim(ids)
+        return self._settle(failed_to=self._stores.dead_letters, tried=False)
+
+    def put_off(self, ids: Collection[str], seconds: float) -> None:
+        """Makes these failures wait for so long before they count as stranded. A replay that names them has them at
+        once."""
+        self._stores.failures.reschedule(ids, datetime.now(timezone.utc) + timedelta(seconds=seconds))
+
+    def is_replaying(self) -> bool:
+        """Whether somebody replays for this run now."""
+        return self._stores.ledger.is_open(self.run_id, "replay")
 
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
@@ -253,13 +275,20 @@ class Batch:
             moved += len(letters)
         return moved
 
-    def _settle(self, failed_to: SqlStore) -> Settlement:
+    def _try_move_dead(self) -> None:
+        """Those that are dead can wait; a run that has work to do, or has done it, is not to wait for them."""
+        try:
+            self.move_dead()
+        except HomingError as error:
+            log.warning("what is dead in store %s stays there for now: %s", self.store_name, error)
+
+    def _settle(self, failed_to: SqlStore, *, tried: bool = True) -> Settlement:
         total = Settlement()
         crashed = self._take_over()
         for held in self._held_again():
             found = self._count_crashes(held, self._sort(held), crashed)
             self._finish(held, found.complete)
-            gone = self._move(held, self._moving(held, found, failed_to), found, failed_to)
+            gone = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
             kept = [row["id"] for row in (*found.untouched, *found.failed) if row["id"] not in gone]
             held.store.settle_batch(held.lease, kept, success=False)
             dead = failed_to is self._stores.dead_letters
@@ -299,14 +328,14 @@ class Batch:
         self._stores.ledger.record(crashed[0], entries)
         return self._sort(held) if worst else found
 
-    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore) -> list[Row]:
+    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore, tried: bool) -> list[Row]:
         """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
-        a replay has failed for it."""
+        a replay has failed for it, if one was tried."""
         if failed_to is self._stores.failures:
             return found.failed if held.store is self._stores.store else []
         if held.store is failed_to:
             return []
-        return [row for row in found.failed if self._failed_here(found.entries[row["id"]])]
+        return [row for row in found.failed if not tried or self._failed_here(found.entries[row["id"]])]
 
     def _failed_here(self, entries: dict[str, Entry]) -> bool:
         return any(entry.state == FAILED and entry.run_id == self.run_id for entry in entries.values())
@@ -434,11 +463,14 @@ def was_delivered(entries: dict[str, Entry]) -> bool:
 
 
 def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
-    """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done."""
+    """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done.
+
+    Who names no destinations cannot tell, and gets a no.
+    """
     source = entries.get(SOURCE_FLOW)
     if source is not None and source.state == DROPPED:
         return True
-    return all(flow in entries and entries[flow].done for flow in flows)
+    return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
 
 
 def _crashes(row: Row) -> int:

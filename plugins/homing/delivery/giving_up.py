@@ -18,7 +18,7 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
 
     What somebody holds, and what is finished, is left alone. Copied before it is acknowledged, as everywhere.
     """
-    batch = Batch(stores, f"homing dead-letter/{uuid4()}", [SOURCE_FLOW])
+    batch = Batch(stores, f"homing dead-letter/{uuid4()}", flows=())
     for store in (stores.store, stores.failures):
         store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
     error = {"type": "GivenUp", "message": reason, "handler": "homing dead-letter", "stack": "", "attempt": 1}
@@ -30,6 +30,6 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     fence = stores.ledger.open_step(batch.run_id, "dead-letter", _LEASE)
     stores.ledger.record(fence, entries)
     stores.ledger.close_step(fence)
-    batch.finish_replay()
+    batch.dead_letter_failed()
     letters = {records.dead_letter_id(stores.store.name, entry.message_id): entry.message_id for entry in entries}
     return {letters[letter] for letter in stores.dead_letters.present(letters)}

@@ -18,11 +18,17 @@ _KEEP_EVERY = DEFAULT_LEASE / 10  # seconds
 
 
 def replay_here(
-    stores: PipelineStores, batch: Batch, chain: HandlerChain, *, rate: float | None = None
+    stores: PipelineStores,
+    batch: Batch,
+    chain: HandlerChain,
+    *,
+    rate: float | None = None,
+    lease: float = DEFAULT_LEASE,
 ) -> Counter[str]:
     """Replays what the batch holds, recording each delivery as it is made; how many entries of each state.
 
-    At most `rate` messages per second. Neither acknowledges nor dead-letters: that is `batch.finish_replay()`.
+    At most `rate` messages per second; the batch is held for `lease` seconds at a time. Neither acknowledges nor
+    dead-letters: that is `batch.finish_replay()`.
     Raises LeaseLostError when somebody took the batch over meanwhile, and ChainError, before any message has run, for
     a chain with handlers that take DataFrames.
     """
@@ -39,7 +45,7 @@ def replay_here(
                 if time.monotonic() - kept > _KEEP_EVERY:
                     kept = time.monotonic()
                     stores.ledger.renew_step(fence, DEFAULT_LEASE)
-                    batch.reclaim((), DEFAULT_LEASE)
+                    batch.reclaim((), lease)
                 if (left := turn - time.monotonic()) <= 0:
                     break
                 time.sleep(min(left, _KEEP_EVERY))  # a slow rate must not cost the batch its lease

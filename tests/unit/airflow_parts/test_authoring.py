@@ -25,7 +25,7 @@ from homing.airflow import DeliveryTaskGroup, delivery_dag, listener_dag, reconc
 stores = {{"store": "{0}", "dead_letter_store": "{1}"}}
 delivery_dag("orders", chain="{2}", **stores, approve_replays_above=100)
 listener_dag("mailer", store="{0}", on_message=print, dead_letter_store="{1}")
-reconcile_dag([{{"name": "orders", "destinations": ["lake", "crm"], **stores}}])
+reconcile_dag([{{"name": "orders", "chain": "{2}", **stores}}])
 
 with DAG("shop", schedule="@daily"):
     with TaskGroup("outer"):
@@ -51,13 +51,14 @@ def test_a_dag_file_gives_all_its_dags_whichever_level_they_are_written_at(
         "mailer": {"listen"},
         "homing_reconcile": {"orders"},
         "shop": {f"{group}.{name}" for name in ("listen", "process", "deliver.lake", "deliver.crm", "settle")},
-        "shop_invoices_replay": {"select", "replay", "settle"},
+        "shop_outer.invoices_replay": {"select", "replay", "settle"},
     }
     shop = bag.dags["shop"]
     assert shop.get_task(f"{group}.settle").is_teardown
     assert shop.get_task(f"{group}.process").upstream_task_ids == {f"{group}.listen"}
     assert bag.dags["orders_replay"].get_task("replay").upstream_task_ids == {"select", "approve"}
     assert bag.dags["orders"].get_task("process").retries == 3
+    assert bag.dags["orders_replay"].is_paused_upon_creation is False
 
 
 def test_the_arguments_of_the_factories_are_the_same_with_the_same_defaults() -> None:
@@ -109,6 +110,33 @@ def test_the_replay_dag_of_a_group_keeps_out_of_the_group_that_is_open(chain: st
     assert set(group.replay_dag.task_ids) == {"select", "replay", "settle"}
 
 
+def test_groups_of_one_name_in_different_groups_share_nothing(chain: str, urls: tuple[str, str]) -> None:
+    with DAG("shop", schedule=None):
+        groups = []
+        for outer in ("eu", "us"):
+            with TaskGroup(outer):
+                groups.append(DeliveryTaskGroup("mails", chain=chain, store=urls[0], dead_letter_store=urls[1]))
+
+    assert [group.replay_dag.dag_id for group in groups] == ["shop_eu.mails_replay", "shop_us.mails_replay"]
+    pipelines = [group.replay_dag.get_task("replay").pipeline for group in groups]
+    assert [pipeline.run_key(context()) for pipeline in pipelines] == ["orders/run/eu.mails", "orders/run/us.mails"]
+    assert pipelines[0].work_dir != pipelines[1].work_dir
+
+
+def test_a_pipeline_whose_messages_have_no_retries_still_waits_for_its_stores(
+    chain: str, urls: tuple[str, str]
+) -> None:
+    first_pass, _ = delivery_dag("x", chain=chain, store=urls[0], dead_letter_store=urls[1], max_retries=0)
+
+    assert {task.task_id: task.retries for task in first_pass.tasks} == {
+        "listen": 5,
+        "process": 0,
+        "deliver.lake": 0,
+        "deliver.crm": 0,
+        "settle": 5,
+    }
+
+
 # -- producing -------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +151,13 @@ def test_messages_are_stored_once_however_often_the_task_runs(urls: tuple[str, s
         (first[1], {"a": 2}, {"h": "v"}),
     ]
     assert operator.execute(context("another run")) != first
+
+
+def test_a_retry_that_finds_other_contents_stores_those_too(urls: tuple[str, str], stores: PipelineStores) -> None:
+    for contents in ([1, 2], ["other", 2]):
+        StoreMessagesOperator(task_id="send", store=urls[0], contents=contents).execute(context())
+
+    assert [message.content for message in stores.store.browse()] == [1, 2, "other"]
 
 
 def test_messages_can_be_scheduled_and_must_be_a_list(urls: tuple[str, str], stores: PipelineStores) -> None:

@@ -39,7 +39,7 @@ def test_what_failed_is_dead_lettered_however_often_it_is_called(
     assert stores.failures.present(failed) == set()
 
 
-@pytest.mark.parametrize("state", [None, "restarting", "queued", "scheduled"])
+@pytest.mark.parametrize("state", [None, "restarting", "queued", "scheduled", "up_for_retry", "success", "deferred"])
 def test_a_try_that_somebody_cleared_dead_letters_nothing(
     spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str | None
 ) -> None:
@@ -58,6 +58,21 @@ def test_a_late_call_of_the_dag_processor_leaves_a_newer_try_alone(
     dead_letter_callback(context)
 
     assert stores.dead_letters.count()["available"] == 0
+
+
+def test_a_try_that_a_killed_scheduler_left_behind_leaves_the_newer_one_alone(
+    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
+) -> None:
+    context = failed_replay(spec, pipeline, failed, "running")
+    newer = stores.ledger.open_step("orders/replay", "replay", 60)
+
+    dead_letter_callback(context)
+
+    assert stores.dead_letters.count()["available"] == 0
+    stores.ledger.renew_step(newer, 60)
+    stores.ledger.close_step(newer)
+    dead_letter_callback(context)
+    assert stores.dead_letters.count()["available"] == 3
 
 
 def test_an_outage_dead_letters_nothing(

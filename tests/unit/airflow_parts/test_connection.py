@@ -88,3 +88,13 @@ def test_test_connection_of_a_store_that_is_away_says_why_and_shows_no_password(
 def test_every_scheme_of_the_form_is_one_a_store_answers_to() -> None:
     for scheme in SCHEMES:
         check_scheme(f"{scheme}://x")
+
+
+def test_no_log_shows_the_password_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    masked: list[str] = []
+    monkeypatch.setattr("homing.airflow.hook.mask_secret", masked.append)
+    monkeypatch.setenv("ORDERS", "postgresql://ann:p%40ss@db/shop?store=orders")
+
+    url = find_url("env:ORDERS")
+
+    assert masked == [url, "p%40ss", "p@ss"]

@@ -128,7 +128,7 @@ def test_a_backend_that_fails_stops_nothing(
 
 
 def test_the_reconciler_shows_the_lag_of_each_destination(
-    urls: tuple[str, str], failed: list[str], monkeypatch: pytest.MonkeyPatch
+    urls: tuple[str, str], chain: str, failed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gauges = {}
     monkeypatch.setattr(
@@ -137,7 +137,7 @@ def test_the_reconciler_shows_the_lag_of_each_destination(
     )
 
     ReconcileOperator(
-        task_id="x", name="orders", store=urls[0], dead_letter_store=urls[1], flows=("lake", "crm"), after=300
+        task_id="x", name="orders", chain=chain, store=urls[0], dead_letter_store=urls[1], after=300
     ).execute(context())
 
     assert (gauges["homing.lag", "crm"], gauges["homing.lag", "lake"]) == (3, 0)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing.airflow import ReconcileOperator, reconcile_dag
-from homing.delivery import PipelineStores, keep_books
-from homing.errors import ConfigurationError
+from homing.delivery import Batch, PipelineStores, Settlement, keep_books
+from homing.errors import ConfigurationError, StoreError
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
+pytestmark = pytest.mark.usefixtures("chain")
 
-def reconcile(urls: tuple[str, str], after: float = 300.0) -> None:
+
+def reconcile(urls: tuple[str, str], chain: str = "parts_chain:chain") -> None:
     operator = ReconcileOperator(
-        task_id="orders", name="orders", store=urls[0], dead_letter_store=urls[1], flows=FLOWS, after=after
+        task_id="orders", name="orders", chain=chain, store=urls[0], dead_letter_store=urls[1], after=300.0
     )
     operator.execute(FakeTask("tick", dag_id="homing_reconcile").context)
 
@@ -69,7 +73,83 @@ def test_what_the_store_gave_up_is_dead_lettered_without_waiting_for_a_claim(
     assert keep_books(stores, FLOWS).total.dead_lettered == 1
 
 
-@pytest.mark.parametrize("pipeline", [{}, {"name": "x", "store": "a", "dead_letter_store": "b", "destinations": []}])
+def test_a_chain_that_cannot_be_imported_proves_nothing_complete_and_strands_nothing(
+    urls: tuple[str, str], stores: PipelineStores, pipeline: Pipeline
+) -> None:
+    stores.store.store("poison", id="p")
+    stores.store.dead_letter(stores.store.claim(1)[0], reason="crashed")
+    done, failed = stores.store.store_many([1, 2])
+    stores.store.lease_batch(2, batch_id="gone", lease=60)
+    pipeline.delivered("gone", done, *FLOWS)
+    pipeline.failed("gone", failed, "crm")
+    let_lease_end(stores, "homing_orders")
+
+    reconcile(urls, chain="no_such_module:chain")
+
+    assert (stores.store.count()["available"], stores.store.count()["dead"]) == (1, 1)
+    assert stores.store.present([done]) == {done}
+    assert stores.failures.present([failed]) == {failed}
+    assert keep_books(stores, FLOWS).balanced
+
+
+def test_one_batch_that_cannot_be_settled_holds_up_nothing_else(
+    urls: tuple[str, str],
+    stores: PipelineStores,
+    pipeline: Pipeline,
+    failed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline.claimed("bad", 1)
+    pipeline.claimed("good", 2)
+    for table in ("homing_orders", "homing_orders_failures"):
+        let_lease_end(stores, table)
+    settle = Batch.settle
+
+    def fail_for_one(batch: Batch) -> Settlement:
+        if batch.run_id == "bad":
+            raise StoreError("broken")
+        return settle(batch)
+
+    def broken(*_: object) -> None:
+        raise StoreError("broken too")
+
+    monkeypatch.setattr(Batch, "settle", fail_for_one)
+    monkeypatch.setattr(Batch, "move_dead", broken)
+    monkeypatch.setattr("homing.airflow.reconciling.read_failures", broken)
+
+    with pytest.raises(DagRunTriggerException) as asked:
+        reconcile(urls)
+
+    assert sorted(asked.value.conf["ids"]) == sorted(failed)
+    assert stores.store.expired_batches(0) == ["bad"]
+
+
+def test_trouble_is_told_once_everything_else_is_done(
+    urls: tuple[str, str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise StoreError("broken")
+
+    monkeypatch.setattr(Batch, "move_dead", broken)
+
+    with pytest.raises(StoreError, match="broken"):
+        reconcile(urls)
+
+
+@pytest.mark.parametrize("pipeline", [{}, {"name": "x", "store": "a", "dead_letter_store": "b", "chain": "c"}])
 def test_a_pipeline_that_is_not_described_is_refused(pipeline: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="destinations"):
+    with pytest.raises(ConfigurationError, match="chain"):
         reconcile_dag([pipeline])
+
+
+def test_the_safety_net_of_the_worked_example_sweeps_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(Path(__file__).parents[3] / "dags")
+    monkeypatch.syspath_prepend(folder)
+    bag = DagBag(folder)
+
+    pipeline = bag.dags["orders"].get_task("settle").pipeline
+    swept = bag.dags["homing_reconcile"].get_task("orders")
+
+    for name in ("chain", "store", "dead_letter_store"):
+        assert getattr(swept, name) == getattr(pipeline, name)
+    assert bag.dags["orders"].get_task("settle").replay_dag_id == f"{swept.pipeline_name}_replay"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -20,6 +23,7 @@ from homing.airflow.selecting import ApproveReplayOperator, read_selection, repl
 from homing.airflow.settling import SettleReplayOperator
 from homing.delivery import PipelineStores, keep_books
 from homing.errors import ConfigurationError
+from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask, context
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
@@ -40,6 +44,27 @@ def select(spec: PipelineSpec, **params: Any) -> list[str]:
 )
 def test_the_form_selects(spec: PipelineSpec, failed: list[str], params: dict[str, Any]) -> None:
     assert sorted(select(spec, **params)) == sorted(failed)
+
+
+def test_a_run_that_is_cleared_selects_what_it_selected_before(
+    spec: PipelineSpec, failed: list[str], pipeline: Pipeline
+) -> None:
+    task = FakeTask(destination="crm", since="PT1H")
+    task.context["dag_run"].run_after = datetime.now(timezone.utc)
+    batch, (later,) = pipeline.claimed("second", 4)
+    pipeline.failed("second", later, "crm")
+    batch.settle()
+
+    assert sorted(SelectOperator(task_id="select", pipeline=spec).execute(task.context)) == sorted(failed)
+
+
+def test_times_are_told_from_when_the_run_was_asked_for() -> None:
+    asked = datetime(2026, 12, 1, 12, tzinfo=timezone.utc)
+
+    selection = read_selection({"since": "PT1H"}, asked)
+
+    assert (selection.since, selection.until) == (asked - timedelta(hours=1), asked)
+    assert read_selection({"batch": "first"}, asked).until is None
 
 
 def test_ids_and_a_limit_narrow_it_down(spec: PipelineSpec, failed: list[str]) -> None:
@@ -146,6 +171,28 @@ def test_a_rate_goes_to_spark_where_handlers_take_dataframes(
     assert (tmp_path / "spark-submit.called").read_text().rstrip().endswith("--rate 2.5")
 
 
+@pytest.mark.parametrize(
+    ("retry", "hold"),
+    [
+        (RetryPolicy(0, 3600), 600),
+        (RetryPolicy(2, 3600), 4200),
+        # Airflow itself spreads growing delays up to twice their length.
+        (RetryPolicy.exponential(3, 100, max_interval=1000, jitter=0.2), 1400),
+    ],
+)
+def test_a_batch_is_held_until_its_next_try(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, retry: RetryPolicy, hold: float
+) -> None:
+    patient = replace(spec, retry=retry)
+    with pytest.raises(AirflowException, match="still fail"):
+        ReplayOperator(task_id="replay", pipeline=patient, ids=failed, rate=1000).execute(context("replay"))
+
+    with stores.store._database._engine.begin() as connection:
+        ends = connection.execute(sa.text("select min(time_next) from homing_orders_failures")).scalar_one()
+    assert hold - 60 < ends / 1e9 - time.time() <= hold
+    assert patient.hold == hold
+
+
 def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
@@ -154,7 +201,7 @@ def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: 
     )
     with DAG("orders_replay", schedule=None):
         selected = SelectOperator(task_id="select", pipeline=spec)
-        approve = ApproveReplayOperator(task_id="approve", ids=["a", "b"], above=2)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=["a", "b"], above=2)
         selected >> approve
     task = FakeTask()
     task.xcoms["plan"] = ["crm: ValueError: 3 messages, tries crm again"]
@@ -165,6 +212,75 @@ def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: 
     approve.execute(task.context)
 
     assert asked == [("Replay 3 messages of orders?", "- crm: ValueError: 3 messages, tries crm again")]
+
+
+@pytest.fixture
+def asking(spec: PipelineSpec, failed: list[str], stores: PipelineStores) -> ApproveReplayOperator:
+    """A replay of what nobody has replayed for long, which waits for an answer."""
+    with stores.store._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+    with DAG("orders_replay", schedule=None):
+        selected = SelectOperator(task_id="select", pipeline=spec)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=failed, above=2)
+        selected >> approve
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow.providers.standard.operators.hitl.ApprovalOperator.execute", lambda *_: None)
+        approve.execute(context("asking"))
+    return approve
+
+
+def answer(approve: ApproveReplayOperator, option: str) -> None:
+    user = {"id": "1", "name": "ann"}
+    event = {"chosen_options": [option], "params_input": {}, "responded_at": datetime.now(timezone.utc)}
+    approve.execute_complete({**context("asking"), "task": approve}, {**event, "responded_by_user": user})
+
+
+def test_what_waits_for_an_answer_is_not_replayed_meanwhile_but_after_it(
+    asking: ApproveReplayOperator,
+    spec: PipelineSpec,
+    failed: list[str],
+    stores: PipelineStores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context("another"))
+    monkeypatch.setenv("CRM", "up")
+
+    answer(asking, "Approve")
+    replay(spec, "asking", failed)
+
+    assert keep_books(stores, FLOWS).total.delivered == 3
+
+
+def test_what_was_refused_is_left_to_people(
+    asking: ApproveReplayOperator,
+    spec: PipelineSpec,
+    failed: list[str],
+    stores: PipelineStores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer(asking, "Reject")
+
+    assert keep_books(stores, FLOWS).total.dead_lettered == 3
+    SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context("another"))
+    monkeypatch.setenv("CRM", "up")
+    replay(spec, "by hand", select(spec, error_group="crm: ValueError"))
+    assert keep_books(stores, FLOWS).total.delivered == 3
+
+
+def test_settling_often_asks_for_one_replay_of_what_was_left_over(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    with stores.store._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+    runs = set()
+    for run in ("one", "two"):
+        with pytest.raises(DagRunTriggerException) as asked:
+            SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context(run))
+        runs.add(asked.value.dag_run_id)
+        assert sorted(asked.value.conf["ids"]) == sorted(failed)
+
+    assert runs == {"left_over.6000000"}
 
 
 def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipeline: Pipeline) -> None:

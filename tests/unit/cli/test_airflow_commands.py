@@ -36,6 +36,25 @@ def test_a_command_ends_with_the_same_codes(tmp_path: Path, capsys: pytest.Captu
     assert (end.value.code, capsys.readouterr().out) == (1, "nothing\n")
 
 
+def test_a_command_finds_a_chain_in_the_dag_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from homing.airflow.commands import get_cli_commands
+
+    code = "from homing import HandlerChain, destination\n@destination\ndef lake(content): ...\n"
+    (tmp_path / "foldered_chain.py").write_text(f"{code}chain = HandlerChain('x', destinations_flow=[lake])\n")
+    monkeypatch.setattr("airflow.settings.DAGS_FOLDER", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    audit = next(command for command in get_cli_commands()[0].subcommands if command.name == "audit")
+    url = f"sqlite:///{tmp_path}/x.db"
+    given = {"chain": "foldered_chain:chain", "destinations": None, "output": "json"}
+
+    with pytest.raises(SystemExit) as end:
+        audit.func(Namespace(store=f"{url}?store=a", dead_letter_store=f"{url}?store=b", **given))
+
+    assert end.value.code == 0, capsys.readouterr().err
+
+
 def test_a_command_finds_its_store_by_connection_id(tmp_path: Path) -> None:
     connection = {"conn_type": "homing", "schema": f"{tmp_path}/x.db", "extra": {"scheme": "sqlite", "store": "orders"}}
     environment = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from homing.delivery import PipelineStores
 from tests.unit.cli.conftest import Shell
 from tests.unit.delivery.conftest import Pipeline
@@ -46,9 +48,24 @@ def test_purge_removes_what_is_finished_for_long_enough(homing: Shell, stores: P
     stores.store.settle(stores.store.claim(1))
 
     assert homing.json("purge", "--older-than", "PT1H")["removed"] == 0
-    assert homing.json("purge", "--older-than", "0", "--dry-run")["would_remove_at_most"] == 1
+    assert homing.json("purge", "--older-than", "PT1H", "--dry-run")["would_remove"] == 0
+    assert homing.json("purge", "--older-than", "0", "--dry-run")["would_remove"] == 1
     assert homing.json("purge", "--older-than", "0")["removed"] == 1
     assert stores.store.count()["available"] == 1
+
+
+@pytest.mark.parametrize("name", ["orders", "orders_failures"])
+def test_what_a_pipeline_gave_up_is_not_purged_before_it_is_a_dead_letter(
+    homing: Shell, stores: PipelineStores, pipeline: Pipeline, name: str
+) -> None:
+    pipeline.claimed("run", 1)
+    store = stores.store if name == "orders" else stores.failures
+    store.store("crashed")
+    store.dead_letter(store.claim(1)[0], reason="crashed")
+
+    answer = homing("purge", "--state", "dead", "--older-than", "0", "--store", store.place[0] + f"?store={name}")
+
+    assert (answer.code, "no copy" in answer.err, store.count()["dead"]) == (2, True, 1)
 
 
 def test_a_bad_duration_removes_nothing(homing: Shell) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Settlement, keep_books, open_pipeline_stores
+from homing.delivery import Batch, Settlement, keep_books, open_pipeline_stores
 from homing.errors import ConfigurationError, StoreError, StoreUnavailableError
 from homing.ledger import DELIVERED, DROPPED, FILTERED, PROCESSED, SOURCE_FLOW, Entry
 from homing.pipeline import read_record
@@ -360,6 +360,36 @@ def test_a_message_whose_replay_never_came_is_found_as_stranded(pipeline: Pipeli
     assert pipeline.batch("next").stranded() == [message_id]
 
 
+def test_however_many_are_stranded_all_are_found(pipeline: Pipeline) -> None:
+    failures = pipeline.stores.failures
+    failures.store_many(range(1100))
+    with failures._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
+
+    assert len(pipeline.batch("next").stranded()) == 1100
+
+
+def test_what_was_put_off_is_not_stranded_and_can_still_be_replayed(pipeline: Pipeline) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    pipeline.batch("asking").put_off([message_id], seconds=60)
+
+    assert pipeline.stores.failures.overdue(-10) == []
+    assert pipeline.batch("replay").reclaim([message_id]) == 1
+
+
+def test_a_failure_that_is_not_to_be_replayed_becomes_a_dead_letter_with_its_own_reason(pipeline: Pipeline) -> None:
+    message_id = settle_with_failure(pipeline)
+    pipeline.batch("run").settle()
+    pipeline.batch("asking").put_off([message_id], seconds=60)
+
+    assert pipeline.batch("asking").reject([message_id]) == Settlement(dead_lettered=1)
+
+    assert [letter.dead_letter_reason for letter in pipeline.stores.dead_letters.browse()] == ["ValueError"]
+    assert keep_books(pipeline.stores, FLOWS).balanced
+    assert pipeline.batch("by hand").reclaim([message_id]) == 1
+
+
 # -- ids that come again, and stores that are shared ------------------------------------------------------------
 
 
@@ -426,6 +456,40 @@ def test_a_dead_letter_store_that_is_away_does_not_hold_up_good_messages(
     pipeline.delivered("run", message_id, *FLOWS)
 
     assert batch.settle() == Settlement(acknowledged=1)
+
+
+def test_a_claim_does_not_depend_on_where_the_dead_are_moved_to(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pipeline.stores.store
+    store.store("poison")
+    store.dead_letter(store.claim(1)[0], reason="crashed")
+
+    def away(*args: object, **kwargs: object) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(pipeline.stores.dead_letters, "browse", away)
+
+    pipeline.claimed("run", 1)
+    assert store.count()["dead"] == 1
+
+
+@pytest.mark.parametrize("flows", [(), (SOURCE_FLOW,)])
+def test_a_source_flow_that_succeeded_completes_no_message(pipeline: Pipeline, flows: tuple[str, ...]) -> None:
+    _, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.record("run", Entry(message_id, SOURCE_FLOW, PROCESSED, batch_id="run"))
+
+    assert Batch(pipeline.stores, "run", flows).settle() == Settlement(released=1)
+
+
+def test_a_run_that_comes_late_to_its_own_batch_is_no_crash_of_its_messages(pipeline: Pipeline) -> None:
+    batch, _ = pipeline.claimed("run", 1, 2)
+    for _ in range(7):
+        with pipeline.stores.store._database._engine.begin() as connection:
+            connection.execute(sa.text("update homing_orders set time_next = 1"))
+        assert batch.reclaim() == 2
+
+    assert batch.settle() == Settlement(released=2)
 
 
 def test_a_replay_that_died_too_often_is_dead_lettered(pipeline: Pipeline) -> None:

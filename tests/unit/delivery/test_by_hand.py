@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from homing import HandlerChain, destination
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores, replaying
 from homing.delivery.giving_up import give_up
 from homing.delivery.replaying import replay_here
 from homing.errors import ChainError, LeaseLostError
+from homing.ledger import PROCESSED, SOURCE_FLOW, Entry
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 
@@ -169,3 +171,22 @@ def test_giving_up_that_dies_after_the_copy_is_counted_once(
 
     books = keep_books(stores, FLOWS)
     assert (books.balanced, books.total.dead_lettered, stores.dead_letters.count()["available"]) == (True, 1, 1)
+
+
+def test_giving_up_one_message_leaves_others_that_a_store_keeps_aside_alone(pipeline: Pipeline) -> None:
+    stores = pipeline.stores
+    batch, (crashed, other) = pipeline.claimed("run", 1, 2)
+    pipeline.failed("run", crashed, SOURCE_FLOW)
+    batch.settle()
+    pipeline.batch("replay").reclaim([crashed])
+    pipeline.record("replay", Entry(crashed, SOURCE_FLOW, PROCESSED, batch_id="run"))
+    pipeline.failed("replay", crashed, "crm", batch_id="run")
+    with stores.failures._database._engine.begin() as connection:
+        connection.execute(sa.text("update homing_orders_failures set time_next = 1, crashes = 4"))
+    assert pipeline.batch("another replay").reclaim([crashed]) == 0
+    assert stores.failures.count()["dead"] == 1
+
+    assert give_up(stores, [other], "not today") == {other}
+
+    assert stores.failures.present([crashed]) == {crashed}
+    assert keep_books(stores, FLOWS).balanced

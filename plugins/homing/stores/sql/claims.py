@@ -110,7 +110,8 @@ class Claims:
         known, token = self._already_held(connection, wanted, now)
         claimed.token = token or claimed.token
         if known is not None:
-            self._lease(connection, known, wanted, claimed, now)
+            # Whoever leases a batch without reading it knows by its ledger who died of what: being late is no crash.
+            self._lease(connection, known, wanted, claimed, now, late=not wanted.contents)
             claimed.again = claimed.size
         if known is None or wanted.ids is not None:
             self._claim_new(connection, wanted, claimed, now)
@@ -292,7 +293,8 @@ class Claims:
         """Those of these messages that nobody holds, dead ones included; or those that are deferred."""
         c = self._table.c
         found: list[Any] = []
-        free = sa.or_(c.time_next <= now, c.time_dead.is_not(None))
+        # What is due only later is held by nobody either.
+        free = sa.or_(c.time_next <= now, c.time_dead.is_not(None), c.time_next.is_not(None) & c.lock_token.is_(None))
         if wanted.deferred:
             free = c.time_next.is_(None) & c.time_dead.is_(None) & c.time_acked.is_(None)
         for chunk in chunks(wanted.ids or (), self._database.dialect.chunk):
@@ -311,41 +313,51 @@ class Claims:
 
     # -- leasing -----------------------------------------------------------------------------------------------
 
-    def _lease(self, connection: Connection, found: Sequence[Any], wanted: Wanted, claimed: Claimed, now: int) -> None:
-        """Puts these rows under the lease, save those that come to another end."""
+    def _lease(
+        self,
+        connection: Connection,
+        found: Sequence[Any],
+        wanted: Wanted,
+        claimed: Claimed,
+        now: int,
+        *,
+        late: bool = False,
+    ) -> None:
+        """Puts these rows under the lease, save those that come to another end. A lease that ran out counts as a crash,
+        unless whoever had it is only `late`."""
         fates: dict[str | None, list[Any]] = {None: [], _EARLY: [], CRASHED: [], EXPIRED: []}
         taken, early = fates[None], fates[_EARLY]
         for row in found:
             if row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None:
                 taken.append(row)  # nobody had it before, and nothing is special about it
             else:
-                fates[_fate(row, wanted, now)].append(row)
+                fates[_fate(row, wanted, now, late)].append(row)
         if early:
             self._update(connection, early, self._changes({"time_next": self._table.c.time_scheduled}))
         for reason in (CRASHED, EXPIRED):
             if fates[reason]:
                 dead = self._changes(self._dead(reason, wanted.properties.max_deliveries, now))
                 self._update(connection, fates[reason], dead)
-        self._update(connection, taken, *self._leases(wanted, claimed.token, now))
+        self._update(connection, taken, *self._leases(wanted, claimed.token, now, late))
         claimed.size += len(taken)
         if wanted.contents:
             claimed.rows += taken
 
-    def _leases(self, wanted: Wanted, token: str, now: int) -> tuple[sa.Update, dict[str, Any]]:
+    def _leases(self, wanted: Wanted, token: str, now: int, late: bool) -> tuple[sa.Update, dict[str, Any]]:
         """The statement that leases, and its parameters."""
         properties = wanted.properties if wanted.lease is None else None
         parameters: dict[str, Any] = {"now": now, "token": token, "batch": wanted.batch_id}
         if wanted.lease is not None:
             parameters["until"] = now + int(wanted.lease * NANOSECONDS)
-        return self._statements.get(self._leasing, properties, wanted.ids is not None), parameters
+        return self._statements.get(self._leasing, properties, wanted.ids is not None, late), parameters
 
-    def _leasing(self, properties: Properties | None, named: bool) -> sa.Update:
+    def _leasing(self, properties: Properties | None, named: bool, late: bool) -> sa.Update:
         """`properties` of the store whose own lease it is; None when the lease was asked for."""
         c, now, token = self._table.c, sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("token", type_=sa.String)
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
         # In this order: MySQL assigns from left to right, and each assignment sees those before it.
         values: dict[str, Any] = {
-            "crashes": _one_more(c.crashes, ran_out),
+            "crashes": c.crashes if late else _one_more(c.crashes, ran_out),
             "time_next": sa.bindparam("until") if properties is None else now + self._own_lease(properties),
             "epoch": _one_more(c.epoch, c.lock_token.is_(None) | (c.lock_token != token)),
             "lock_token": token,
@@ -401,13 +413,13 @@ class Claims:
             connection.execute(statement, {**(parameters or {}), "keys": keys})
 
 
-def _fate(row: Sequence[Any], wanted: Wanted, now: int) -> str | None:
+def _fate(row: Sequence[Any], wanted: Wanted, now: int, late: bool) -> str | None:
     """What a due message comes to instead of being leased; None for nothing else."""
     _, _, crashes, token, due, scheduled, life = row[: len(NEEDED)]
     try:
         if due == 0 and scheduled > now:
             return _EARLY
-        if token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
+        if not late and token is not None and due <= now and crashes + 1 >= wanted.properties.max_deliveries:
             return CRASHED
         held = token is not None and due > now
         if life is not None and scheduled + life <= now and wanted.ids is None and not held:

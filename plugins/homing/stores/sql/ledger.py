@@ -50,6 +50,12 @@ class SqlLedger(Ledger):
 
         self._database.write(work)
 
+    def is_open(self, run_id: str, step: str) -> bool:
+        c = self._steps.c
+        mine = (c.run_id == run_id) & (c.step == step) & (c.time_expires > self._database.now())
+        found = self._database.read(lambda connection: connection.execute(sa.select(c.owner).where(mine)).first())
+        return found is not None
+
     def suspect(self, fence: Fence, suspect: str | None, entries: Iterable[Entry] = ()) -> None:
         values = [_to_row(entry, fence.run_id, self._database.now()) for entry in entries]
 

@@ -264,14 +264,18 @@ class SqlStore(Store):
         """The batches whose lease ran out this long ago, with messages that nobody has claimed since."""
         return self._batches.expired(self._database.now() - int(seconds * NANOSECONDS))
 
-    def overdue(self, seconds: float, *, limit: int = 1000) -> list[str]:
-        """Messages that were due this long ago and nobody has claimed since."""
-        return self._views.overdue(seconds, limit)
+    def overdue(self, seconds: float) -> list[str]:
+        """All messages that were due this long ago and nobody has claimed since."""
+        return self._views.overdue(seconds)
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         return self._views.purge(self._live.current().purge_after if older_than is None else older_than, state)
+
+    def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
+        """How many messages `purge` would remove now."""
+        return self._views.purgeable(self._live.current().purge_after if older_than is None else older_than, state)
 
     def expire(self) -> int:
         """Keeps aside as dead, now, what is due for longer than its time to live and nobody holds; how many."""

@@ -124,11 +124,11 @@ class Views:
                 return
             after = found[-1][0]
 
-    def overdue(self, seconds: float, limit: int) -> list[str]:
-        """Messages that were due this long ago and nobody has claimed since."""
+    def overdue(self, seconds: float) -> list[str]:
+        """All messages that were due this long ago and nobody has claimed since."""
         c = self._table.c
         since = self._database.now() - int(seconds * NANOSECONDS)
-        statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next).limit(limit)
+        statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next)
         return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def present(self, ids: Collection[str]) -> set[str]:
@@ -143,6 +143,16 @@ class Views:
             return found
 
         return self._database.read(work)
+
+    def purgeable(self, older_than: float, state: str) -> int:
+        until = self._database.now() - int(older_than * NANOSECONDS)
+
+        def ask(connection: Connection, known: sa.FromClause) -> int:
+            since = known.c.time_acked if state == ACKNOWLEDGED else known.c.time_dead
+            statement = sa.select(sa.func.count()).select_from(known)
+            return int(connection.execute(statement.where(since <= until, known.c.time_next.is_(None))).scalar_one())
+
+        return self._read_all(ask)
 
     def purge(self, older_than: float, state: str) -> int:
         """Removes finished messages in chunks, each a transaction of its own, so that nobody waits for long."""
