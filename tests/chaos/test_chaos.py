@@ -194,7 +194,7 @@ def test_a_subject_that_cannot_be_run_has_failed_and_the_next_one_comes(
 
 @pytest.mark.parametrize("asked", ["sqlite,sprak", "", "sqlite,"])
 def test_a_subject_that_there_is_not_is_refused(asked: str) -> None:
-    with pytest.raises(ValueError, match="none of the subjects: sqlite listen, .*, airflow"):
+    with pytest.raises(ValueError, match=r"none of the subjects: sqlite listen, .*, airflow"):
         harness.chosen(asked)
 
 
