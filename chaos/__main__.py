@@ -24,7 +24,7 @@ from homing.store import BROWSE
 from homing.stores.rabbitmq.store import RabbitStore
 from homing.stores.sql import SqlStore
 
-_PATIENCE = 90.0  # seconds for everybody to begin
+_PATIENCE = 180.0  # seconds for everybody to begin
 UNFINISHED = (AVAILABLE, LEASED, SCHEDULED)
 _FIRST = 20  # messages on their way before the first harm
 #: So many seconds are enough to do every harm to every subject.
@@ -39,7 +39,7 @@ def run(name: str, subject: Subject, seconds: float, seed: int, *, thorough: boo
     print(f"{name}: {seconds:.0f} s, seed {seed}", flush=True)
     try:
         subject.keep_running()
-        wait_until(lambda: subject.at_work() and len(lines(subject.folder / "accepted")) > _FIRST)
+        wait_until(lambda: destination.is_busy() and len(lines(subject.folder / "accepted")) > _FIRST)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             nemesis.strike()
@@ -72,7 +72,7 @@ def settle(subject: Subject, destination: Destination, nemesis: Nemesis, *, thor
             flows=FLOWS,
             # A task that is hit costs what it delivered and has not noted, and one message that it is said to die of.
             duplicates_allowed=nemesis.hits * subject.chunk + destination.taken_again(ledger=subject.ledger),
-            unexplained_allowed=nemesis.hits if subject.blames else 0,
+            unexplained_allowed=nemesis.hits if subject.on_spark else 0,
             stuck=still_in_store(subject),
             harms=nemesis.harms,
             thorough=thorough,

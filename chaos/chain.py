@@ -12,7 +12,7 @@ from homing import HandlerChain, MessageContext, destination, message_filter
 #: The variable that names the folder of the run, on the driver and on the executors.
 FOLDER = "HOMING_CHAOS"
 #: Seconds a delivery takes: long enough for a kill to come in the middle.
-TAKES = 0.03
+TAKES = 0.1
 
 
 @message_filter

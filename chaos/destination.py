@@ -10,6 +10,7 @@ from pathlib import Path
 
 UP, DOWN, SLOW, LATE = "up", "down", "slow", "late"
 MODES = (DOWN, SLOW, LATE)
+_JUST_NOW = 0.5
 FLOWS = (FIRST_FLOW, _) = ("lake", "crm")
 
 
@@ -57,6 +58,11 @@ class Destination:
     def _shakes(self, name: str) -> bool:
         refusals = lines(self._refused).count(name)
         return random.Random(f"{self._seed.read_text()} {name} {refusals}").random() < 1 / 2  # noqa: S311
+
+    def is_busy(self) -> bool:
+        """Whether it was asked to take something just now."""
+        asked = [path.stat().st_mtime for path in (self._delivered, self._refused) if path.exists()]
+        return time.time() - max(asked, default=0) < _JUST_NOW
 
     def delivered(self) -> Counter[str]:
         return Counter(lines(self._delivered))

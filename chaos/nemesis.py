@@ -33,11 +33,13 @@ class Harm(NamedTuple):
     """One kind of harm. `hits` is how many running tasks may have to deliver again what they had not recorded.
 
     `strike` takes a number from 0 to 1, by which it chooses among victims or times; False when there is nobody to harm.
+    `in_burst`: it harms those who deliver at this moment.
     """
 
     name: str
     strike: Callable[[float], bool]
     hits: int = 0
+    in_burst: bool = False
 
 
 class Nemesis:
@@ -52,6 +54,7 @@ class Nemesis:
         self._harms = list(self._kinds())
         self._hand: list[tuple[Harm, float]] = []
         self._done: Counter[str] = Counter()
+        self._alive: list[Victim] = []
         self.hits = 0
 
     @property
@@ -64,21 +67,36 @@ class Nemesis:
         return [(harm, self._decks.random()) for harm in self._decks.sample(self._harms, len(self._harms))]
 
     def strike(self) -> None:
-        """One harm, undone before this returns, except for what is dead. It waits a while for who is to be harmed."""
+        """One harm, undone before this returns, except for what is dead: the first in hand that has a victim now."""
         self._hand = self._hand or self.deal()
-        harm, drawn = self._hand.pop(0)
         until = time.monotonic() + self._subject.calm
-        while not harm.strike(drawn):
-            if time.monotonic() > until:
-                self._hand.append((harm, drawn))
+        while time.monotonic() < until:
+            self._alive = self._subject.victims()
+            if any(self._play(card) for card in self._in_order()):
                 return
             time.sleep(0.1)
+
+    def _in_order(self) -> list[tuple[Harm, float]]:
+        """As dealt; but where deliveries come in bursts, a burst is made use of."""
+        return sorted(self._hand, key=lambda card: self._subject.on_spark and not card[0].in_burst)
+
+    def _play(self, card: tuple[Harm, float]) -> bool:
+        harm, drawn = card
+        if not harm.strike(drawn):
+            return False
+        self._hand.remove(card)
         self._done[harm.name] += 1
         self.hits += harm.hits
+        return True
 
     def rest(self, left: float) -> None:
-        """Leaves everybody alone for a moment, with `left` seconds to go: there is to be time for every harm."""
+        """Leaves everybody alone for a moment, with `left` seconds to go: there is to be time for every harm.
+
+        Not while there is a burst of deliveries to make use of.
+        """
         to_do = sum(1 for times in self.harms.values() if not times)
+        if self._subject.on_spark and any(harm.in_burst for harm, _ in self._hand) and self._destination.is_busy():
+            return
         time.sleep(self._rests.uniform(0.1, 1) * min(self._subject.calm, max(left, 0) / (2 * to_do + 1)))
 
     # -- the harms ---------------------------------------------------------------------------------------------
@@ -87,21 +105,20 @@ class Nemesis:
         subject = self._subject
         for role, hits in subject.roles.items():
             yield Harm(f"kill {role}", partial(self._kill, role), hits)
-            yield Harm(f"stop {role}", partial(self._stop, role, _BRIEF))
-            if hits:
-                yield Harm(f"stop {role} for long", partial(self._stop, role, subject.spell + 1), hits)
+            # Who delivers is stopped for longer than anybody waits for a sign of life.
+            yield Harm(f"stop {role}", partial(self._stop, role, subject.spell + 1 if hits else _BRIEF), hits)
         for mode in MODES:
-            yield Harm(f"destination {mode}", partial(self._spoil, mode))
+            yield Harm(f"destination {mode}", partial(self._spoil, mode), in_burst=True)
         if subject.server is not None:
             yield Harm("restart server", self._restart, subject.tasks)
             yield Harm("freeze server", self._freeze, subject.tasks)
         if subject.disk is not None:
             yield Harm("fill disk", self._fill, subject.tasks if subject.store_on_disk else 0)
         if subject.on_sql:
-            yield Harm("end leases", self._end_leases, subject.tasks)
+            yield Harm("end leases", self._end_leases, subject.tasks, in_burst=True)
 
     def _victim(self, role: str, drawn: float) -> Victim | None:
-        alive = [victim for victim in self._subject.victims() if victim.role == role]
+        alive = [victim for victim in self._alive if victim.role == role]
         return alive[int(drawn * len(alive))] if alive else None
 
     def _kill(self, role: str, drawn: float) -> bool:
@@ -126,7 +143,7 @@ class Nemesis:
         return True
 
     def _spoil(self, mode: str, drawn: float) -> bool:
-        if not self._subject.at_work():
+        if not self._destination.is_busy():
             return False
         _say(f"the destination is {mode}")
         self._destination.set_mode(mode)
@@ -173,7 +190,7 @@ class Nemesis:
 
     def _end_leases(self, _drawn: float) -> bool:
         """The clock jumps while everybody is at work: slowly, so that they hold something."""
-        if not self._subject.at_work():
+        if not self._destination.is_busy():
             return False
         self._destination.set_mode(SLOW)
         time.sleep(_BRIEF)

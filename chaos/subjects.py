@@ -67,8 +67,8 @@ class Subject:
     disk: Path | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    #: Whether a message in whose delivery processes die again and again is given up as the cause.
-    blames: ClassVar[bool] = False
+    #: Then deliveries come in bursts, and a message in whose delivery processes die again and again is given up.
+    on_spark: ClassVar[bool] = False
 
     @property
     def ledger(self) -> bool:
@@ -96,14 +96,12 @@ class Subject:
         ready = {name: one.pid for name, one in self.processes.items() if is_ready(self.folder, one.pid)}
         return [Victim(name.rstrip(" 0123456789"), pid) for name, pid in ready.items()]
 
-    def at_work(self) -> bool:
-        return len(self.victims()) == len(self.processes)
-
     def end_leases(self) -> int:
         """Makes everything that is held have been held for too long; how many messages that are."""
         with open_store(self.store) as store:
             assert isinstance(store, SqlStore)
             with store.sibling(f"{store.name}_failures") as failures, suppress(StoreError):
+                failures.count()  # makes the table that a listener does without
                 return _age(store, failures)
         return 0
 
@@ -145,7 +143,7 @@ class Subject:
 class SparkSubject(Subject):
     """A Spark driver on a cluster, and executors that are processes of their own."""
 
-    blames = True
+    on_spark = True
     cluster: Cluster | None = None
 
     def victims(self) -> list[Victim]:
@@ -155,9 +153,6 @@ class SparkSubject(Subject):
         executors = [Victim("Spark executor", pid) for pid, call in calls.items() if "ExecutorBackend" in call]
         pythons = [Victim("executor's Python", pid) for pid, call in calls.items() if "pyspark.daemon" in call]
         return [*super().victims(), *executors, *pythons]
-
-    def at_work(self) -> bool:
-        return any(victim.role == "Spark executor" for victim in self.victims())
 
     def _commands(self) -> dict[str, list[str]]:
         assert self.cluster is not None
@@ -186,7 +181,7 @@ class SparkSubject(Subject):
 class AirflowSubject(Subject):
     """A pipeline's DAGs on a real Airflow, whose tasks run Spark on this machine."""
 
-    blames = True
+    on_spark = True
     airflow: AirflowStack | None = None
 
     def keep_running(self) -> None:
@@ -210,9 +205,6 @@ class AirflowSubject(Subject):
             elif call.startswith("airflow worker -- "):
                 found.append(Victim("Airflow task", pid))
         return [*super().victims(), *found]
-
-    def at_work(self) -> bool:
-        return any(victim.role == "Spark driver" for victim in self.victims())
 
     def _commands(self) -> dict[str, list[str]]:
         return self._generator()

@@ -149,7 +149,7 @@ def is_ready(folder: Path, pid: int) -> bool:
 
 
 #: What a process can be told to be. Who trickles generates few messages, for those who take their time.
-ROLES = {"generate": generate, "trickle": partial(generate, pause=0.2), "listen": listen, "deliver": deliver}
+ROLES = {"generate": generate, "trickle": partial(generate, pause=0.25), "listen": listen, "deliver": deliver}
 
 
 def _say(text: str) -> None:

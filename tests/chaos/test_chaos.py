@@ -102,7 +102,7 @@ def test_every_deck_holds_every_harm_once(tmp_path: Path) -> None:
 
     assert sorted(names) == sorted(of_seven.harms)
     assert {
-        "kill generator", "kill worker", "stop worker", "stop worker for long", "destination down", "destination slow",
+        "kill generator", "kill worker", "stop worker", "destination down", "destination slow",
         "destination late", "restart server", "freeze server", "fill disk", "end leases",
     } < set(names)  # fmt: skip
 
