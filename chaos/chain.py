@@ -11,7 +11,7 @@ from homing import HandlerChain, MessageContext, destination, message_filter
 
 #: The variable that names the folder of the run, on the driver and on the executors.
 FOLDER = "HOMING_CHAOS"
-#: Seconds a delivery takes: long enough for a kill to come in the middle.
+#: Seconds a delivery takes, or a refusal: long enough for a kill to come in the middle.
 TAKES = 0.1
 
 
@@ -21,8 +21,10 @@ def wanted(ctx: MessageContext) -> bool:
 
 
 def _take(ctx: MessageContext, flow: str) -> None:
-    _destination().take(ctx.get_id(), flow, ctx.get_content()["number"])
-    time.sleep(TAKES)
+    try:
+        _destination().take(ctx.get_id(), flow, ctx.get_content()["number"])
+    finally:
+        time.sleep(TAKES)
 
 
 def _destination() -> Destination:

@@ -327,13 +327,13 @@ class Kind:
 
 
 KINDS = {
-    "sqlite listen": Kind(34, _on_sqlite("listen")),
-    "sqlite deliver": Kind(34, _on_sqlite("deliver")),
-    "postgresql listen": Kind(38, _on_postgresql("listen")),
-    "postgresql deliver": Kind(38, _on_postgresql("deliver")),
-    "rabbitmq listen": Kind(46, _on_rabbitmq),
-    "spark": Kind(160, _on_spark),
-    "airflow": Kind(250, _on_airflow),
+    "sqlite listen": Kind(26, _on_sqlite("listen")),
+    "sqlite deliver": Kind(26, _on_sqlite("deliver")),
+    "postgresql listen": Kind(30, _on_postgresql("listen")),
+    "postgresql deliver": Kind(30, _on_postgresql("deliver")),
+    "rabbitmq listen": Kind(34, _on_rabbitmq),
+    "spark": Kind(144, _on_spark),
+    "airflow": Kind(310, _on_airflow),
 }
 
 
