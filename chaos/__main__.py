@@ -82,15 +82,16 @@ def settle(subject: Subject, destination: Destination, nemesis: Nemesis, *, thor
         time.sleep(subject.spell / 6)
 
 
-def still_in_store(subject: Subject) -> int:
-    """How many messages wait or are held, failed ones included, as far as the store can tell."""
+def still_in_store(subject: Subject) -> list[str]:
+    """The messages that wait or are held, failed ones included, as far as the store can tell."""
     with open_store(subject.store) as store:
         if isinstance(store, RabbitStore):
             lengths = store.lengths()
-            return sum(lengths[state] for state in UNFINISHED)
+            return ["one at the broker"] * sum(lengths[state] for state in UNFINISHED)
         assert isinstance(store, SqlStore)
         with store.sibling(f"{store.name}_failures") as failures:
-            return sum(each.count()[state] for each in (store, failures) for state in UNFINISHED)
+            failures.count()  # makes the table that a listener does without
+            return [one for each in (store, failures) for one, state, _ in each.states() if state in UNFINISHED]
 
 
 def dead_letters(subject: Subject) -> dict[str, str | None]:

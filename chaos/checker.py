@@ -23,7 +23,7 @@ class Report:
     dead_with_reason: int = 0
     both: int = 0
     lost: tuple[str, ...] = ()
-    stuck: int = 0
+    stuck: tuple[str, ...] = ()
     duplicated: int = 0
     duplicates_allowed: int = 0
     unexpected: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def check(
     flows: Collection[str],
     duplicates_allowed: int,
     unexplained_allowed: int,
-    stuck: int,
+    stuck: Collection[str],
     harms: Mapping[str, int],
     thorough: bool,
 ) -> Report:
@@ -76,8 +76,8 @@ def check(
         dropped=len(gone & came),
         dead_with_reason=sum(1 for reason in dead.values() if reason),
         both=len((complete | gone) & dead.keys()),
-        lost=tuple(sorted(came - complete - gone - dead.keys())),
-        stuck=stuck,
+        lost=tuple(sorted(came - complete - gone - dead.keys() - set(stuck))),
+        stuck=tuple(sorted(stuck)),
         duplicated=sum(delivered.values()) - len(delivered),
         duplicates_allowed=duplicates_allowed,
         unexpected=tuple(sorted((delivered.keys() - right) | (dead.keys() - sent) | (gone - sent))),
@@ -99,8 +99,8 @@ def table(reports: Mapping[str, Report]) -> str:
     for name, report in reports.items():
         figures = (
             report.accepted, report.delivered, report.dropped, report.dead_with_reason, report.both, len(report.lost),
-            report.stuck, report.duplicated, report.duplicates_allowed, len(report.unexpected), len(report.unexplained),
-            len(report.dead_without_reason),
+            len(report.stuck), report.duplicated, report.duplicates_allowed, len(report.unexpected),
+            len(report.unexplained), len(report.dead_without_reason),
         )  # fmt: skip
         rows.append(f"{name:18}" + "".join(f"{figure:>12}" for figure in figures))
         rows += _remarks(report)
@@ -113,6 +113,7 @@ def _remarks(report: Report) -> list[str]:
         "done": [f"{name} {times}" for name, times in report.harms.items() if times],
         "NEVER DONE, and this run was to do all" if report.thorough else "never done": report.never_done,
         "LOST": report.lost[:20],
+        "STUCK": report.stuck[:20],
         "UNEXPECTED": report.unexpected[:20],
         "never refused, and yet dead": report.unexplained[:20],
         "FAILED": [report.error] if report.error else [],

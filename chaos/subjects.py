@@ -302,7 +302,7 @@ def _on_airflow(folder: Path) -> Iterator[Subject]:
                 generator="trickle",
                 spell=15.0,
                 calm=20.0,
-                patience=420.0,
+                patience=600.0,
                 roles={
                     "generator": 0,
                     "Airflow triggerer": 0,

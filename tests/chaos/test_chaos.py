@@ -34,7 +34,7 @@ def report(**changes: Any) -> Report:
         "flows": ("lake", "crm"),
         "duplicates_allowed": 1,
         "unexplained_allowed": 0,
-        "stuck": 0,
+        "stuck": [],
         "harms": {"kill worker": 1, "fill disk": 0},
         "thorough": False,
     }
@@ -52,6 +52,12 @@ def test_what_is_delivered_and_a_dead_letter_as_well_is_counted_and_not_lost() -
     assert (found.good, found.delivered, found.both) == (True, 1, 1)
 
 
+def test_what_still_waits_is_stuck_and_not_lost() -> None:
+    found = report(dead={}, stuck=["b"])
+
+    assert (found.good, found.lost, found.stuck) == (False, (), ("b",))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -66,7 +72,7 @@ def test_what_is_delivered_and_a_dead_letter_as_well_is_counted_and_not_lost() -
         {"delivered": {"a lake": 2, "a crm": 2}},
         {"dead": {"a": "DestinationError", "b": "DestinationError"}, "duplicates_allowed": 0},
         {"refused": []},
-        {"stuck": 1},
+        {"stuck": ["a"]},
         {"attempted": [], "accepted": [], "delivered": {}, "dead": {}, "dropped": []},
         {"delivered": {}, "dead": {"a": "E", "b": "E"}},
         {"thorough": True},
