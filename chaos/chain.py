@@ -1,4 +1,4 @@
-"""The chain of the chaos runs on Spark and on Airflow: both flows of the destination that keeps score."""
+"""The chain of the chaos runs on Spark and on Airflow: a rule that drops, and both flows of the destination."""
 
 from __future__ import annotations
 
@@ -7,16 +7,28 @@ import time
 from pathlib import Path
 
 from chaos.destination import Destination
-from homing import HandlerChain, MessageContext, destination
+from homing import HandlerChain, MessageContext, destination, message_filter
 
 #: The variable that names the folder of the run, on the driver and on the executors.
 FOLDER = "HOMING_CHAOS"
-_TAKES = 0.03  # seconds: long enough for a kill to come in the middle
+#: Seconds a delivery takes, or a refusal: long enough for a kill to come in the middle.
+TAKES = 0.1
+
+
+@message_filter
+def wanted(ctx: MessageContext) -> bool:
+    return not _destination().drops(ctx.get_id(), ctx.get_content()["number"])
 
 
 def _take(ctx: MessageContext, flow: str) -> None:
-    Destination(Path(os.environ[FOLDER])).take(f"{ctx.get_id()} {flow}", ctx.get_content()["number"])
-    time.sleep(_TAKES)
+    try:
+        _destination().take(ctx.get_id(), flow, ctx.get_content()["number"])
+    finally:
+        time.sleep(TAKES)
+
+
+def _destination() -> Destination:
+    return Destination(Path(os.environ[FOLDER]))
 
 
 @destination
@@ -29,4 +41,4 @@ def crm(ctx: MessageContext) -> None:
     _take(ctx, "crm")
 
 
-chain = HandlerChain("chaos", destinations_flow=[lake, crm])
+chain = HandlerChain("chaos", source_flow=[wanted], destinations_flow=[lake, crm])

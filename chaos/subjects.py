@@ -6,20 +6,26 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from sqlalchemy.engine import Connection
 
 from chaos import spark_driver
-from chaos.chain import FOLDER
+from chaos.chain import FOLDER, TAKES
 from chaos.cluster import QUICK_JVM, SPARK, Cluster, running
+from chaos.destination import FLOWS
 from chaos.family import command_of, family
 from chaos.nemesis import Victim
 from chaos.workers import CHUNK, LEASE, is_ready
 from demo.stack import AirflowStack
-from homing.spark.recorder import CHUNK as SPARK_CHUNK
+from homing import open_store
+from homing.errors import StoreError
+from homing.spark import recorder
+from homing.stores.sql import SqlStore
 from tests.rabbitmq_server import RabbitMQ
 from tests.servers import PostgreSQL, launch
 
@@ -28,11 +34,22 @@ _PYTHONPATH = os.pathsep.join([str(_ROOT / "plugins"), str(_ROOT)])
 _WORKERS = 2
 #: The longest a message may be handed out again and again before its store gives it up; here it never should.
 _OPTIONS = "ack_wait=3&max_deliveries=1000"
+#: An executor's task may have delivered for so long and not recorded it; and as long again until it knows that it has
+#: been given up.
+_SPARK_CHUNK = min(recorder.CHUNK, int(2 * recorder.SECONDS / TAKES))
+_CORES = os.cpu_count() or 1
+_JOBS = len(FLOWS) + 1  # of the pipeline and its replay that deliver at once on Airflow
+_DAY = 86_400 * 10**9
 
 
 @dataclass
 class Subject:
-    """A store, a generator, and workers of one role. `at_once` is how many deliveries one fault may cost."""
+    """A store, a generator, and workers of one role.
+
+    `roles` are those of the processes, with how many running tasks are hit when one of them is harmed; `tasks` run at
+    once, and `chunk` is how many deliveries one may have made that nobody has noted. `spell` is how long a harm lasts
+    that lasts long, and `calm` how long at most there is none, in seconds.
+    """
 
     folder: Path
     store: str
@@ -42,11 +59,30 @@ class Subject:
     spell: float = LEASE
     calm: float = 2.0
     patience: float = 90.0
-    at_once: int = CHUNK * _WORKERS
+    roles: Mapping[str, int] = field(default_factory=lambda: {"generator": 0, "worker": 1})
+    tasks: int = _WORKERS
+    chunk: int = CHUNK
     server: Any = None
     server_signal: signal.Signals = signal.SIGKILL
     disk: Path | None = None
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    #: Then deliveries come in bursts, and a message in whose delivery processes die again and again is given up.
+    on_spark: ClassVar[bool] = False
+
+    @property
+    def ledger(self) -> bool:
+        """Whether it is known which flows a message has been delivered to."""
+        return self.role != "listen"
+
+    @property
+    def on_sql(self) -> bool:
+        return not self.store.startswith("amqp")
+
+    @property
+    def store_on_disk(self) -> bool:
+        """Whether it is the store that meets a full disk, and not only the work directory."""
+        return self.disk is not None and str(self.disk) in self.store
 
     def keep_running(self) -> None:
         """Starts what is not running: all of it at first, then what was killed."""
@@ -57,10 +93,17 @@ class Subject:
 
     def victims(self) -> list[Victim]:
         """The processes that are at work, and worth killing."""
-        return [Victim(name, one.pid) for name, one in self.processes.items() if is_ready(self.folder, one.pid)]
+        ready = {name: one.pid for name, one in self.processes.items() if is_ready(self.folder, one.pid)}
+        return [Victim(name.rstrip(" 0123456789"), pid) for name, pid in ready.items()]
 
-    def at_work(self) -> bool:
-        return len(self.victims()) == len(self.processes)
+    def end_leases(self) -> int:
+        """Makes everything that is held have been held for too long; how many messages that are."""
+        with open_store(self.store) as store:
+            assert isinstance(store, SqlStore)
+            with store.sibling(f"{store.name}_failures") as failures, suppress(StoreError):
+                failures.count()  # makes the table that a listener does without
+                return _age(store, failures)
+        return 0
 
     def end_generator(self) -> None:
         (self.folder / "enough").touch()
@@ -100,6 +143,7 @@ class Subject:
 class SparkSubject(Subject):
     """A Spark driver on a cluster, and executors that are processes of their own."""
 
+    on_spark = True
     cluster: Cluster | None = None
 
     def victims(self) -> list[Victim]:
@@ -109,9 +153,6 @@ class SparkSubject(Subject):
         executors = [Victim("Spark executor", pid) for pid, call in calls.items() if "ExecutorBackend" in call]
         pythons = [Victim("executor's Python", pid) for pid, call in calls.items() if "pyspark.daemon" in call]
         return [*super().victims(), *executors, *pythons]
-
-    def at_work(self) -> bool:
-        return any(victim.name == "Spark executor" for victim in self.victims())
 
     def _commands(self) -> dict[str, list[str]]:
         assert self.cluster is not None
@@ -140,6 +181,7 @@ class SparkSubject(Subject):
 class AirflowSubject(Subject):
     """A pipeline's DAGs on a real Airflow, whose tasks run Spark on this machine."""
 
+    on_spark = True
     airflow: AirflowStack | None = None
 
     def keep_running(self) -> None:
@@ -164,11 +206,24 @@ class AirflowSubject(Subject):
                 found.append(Victim("Airflow task", pid))
         return [*super().victims(), *found]
 
-    def at_work(self) -> bool:
-        return any(victim.name == "Spark driver" for victim in self.victims())
-
     def _commands(self) -> dict[str, list[str]]:
         return self._generator()
+
+
+def _age(store: SqlStore, failures: SqlStore) -> int:
+    """As if a day had passed for whoever holds messages of these stores, or a step of the ledger beside them."""
+    messages, steps = (store._table, failures._table), store.ledger()._steps  # noqa: SLF001
+
+    def work(connection: Connection) -> int:
+        connection.execute(steps.update().values(time_expires=steps.c.time_expires - _DAY))
+        return sum(
+            connection.execute(
+                table.update().where(table.c.lock_token.is_not(None)).values(time_next=table.c.time_next - _DAY)
+            ).rowcount
+            for table in messages
+        )
+
+    return store._database.write(work)  # noqa: SLF001
 
 
 # -- making them -----------------------------------------------------------------------------------------------
@@ -197,7 +252,9 @@ def _on_rabbitmq(folder: Path) -> Iterator[Subject]:
     broker = launch(RabbitMQ())
     try:
         store, dead = (f"{broker.url}?store={name}&max_deliveries=1000" for name in ("orders", "orders_dead"))
-        yield Subject(folder, store, dead, "listen", server=broker, server_signal=signal.SIGTERM)
+        # A broker keeps what is sent twice twice: whoever died in between has stored one message again.
+        roles = {"generator": 1, "worker": 1}
+        yield Subject(folder, store, dead, "listen", roles=roles, server=broker, server_signal=signal.SIGTERM)
     finally:
         broker.remove()
 
@@ -213,7 +270,8 @@ def _on_spark(folder: Path) -> Iterator[Subject]:
             spell=12.0,
             calm=20.0,
             patience=300.0,
-            at_once=SPARK_CHUNK * _WORKERS,
+            roles={"generator": 0, "Spark driver": _WORKERS, "Spark executor": 1, "executor's Python": 1},
+            chunk=_SPARK_CHUNK,
             server=server,
             disk=disk,
             cluster=cluster,
@@ -243,9 +301,18 @@ def _on_airflow(folder: Path) -> Iterator[Subject]:
                 "",
                 generator="trickle",
                 spell=15.0,
-                calm=30.0,
-                patience=420.0,
-                at_once=SPARK_CHUNK * (os.cpu_count() or 1),
+                calm=20.0,
+                patience=600.0,
+                roles={
+                    "generator": 0,
+                    "Airflow triggerer": 0,
+                    "Airflow scheduler": _JOBS * _CORES,  # its successor may run what is running a second time
+                    "Airflow worker": _CORES,
+                    "Airflow task": _CORES,
+                    "Spark driver": _CORES,
+                },
+                tasks=_JOBS * _CORES,
+                chunk=_SPARK_CHUNK,
                 disk=disk,
                 airflow=airflow,
             )
@@ -253,20 +320,20 @@ def _on_airflow(folder: Path) -> Iterator[Subject]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A subject to be made, and its share of the time."""
+    """A subject to be made, and its share of the time: how many of ten minutes' seconds it takes to do all harms."""
 
     share: float
     make: Callable[[Path], AbstractContextManager[Subject]]
 
 
 KINDS = {
-    "sqlite listen": Kind(1, _on_sqlite("listen")),
-    "sqlite deliver": Kind(1, _on_sqlite("deliver")),
-    "postgresql listen": Kind(1, _on_postgresql("listen")),
-    "postgresql deliver": Kind(1, _on_postgresql("deliver")),
-    "rabbitmq listen": Kind(1, _on_rabbitmq),
-    "spark": Kind(2, _on_spark),
-    "airflow": Kind(3, _on_airflow),
+    "sqlite listen": Kind(26, _on_sqlite("listen")),
+    "sqlite deliver": Kind(26, _on_sqlite("deliver")),
+    "postgresql listen": Kind(30, _on_postgresql("listen")),
+    "postgresql deliver": Kind(30, _on_postgresql("deliver")),
+    "rabbitmq listen": Kind(34, _on_rabbitmq),
+    "spark": Kind(144, _on_spark),
+    "airflow": Kind(310, _on_airflow),
 }
 
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chaos.destination import FLOWS, Destination, DestinationError, append, lines
+from chaos.destination import FLOWS, Destination, DestinationError, append, is_unwanted, lines
 from homing import ListenerConfig, Message, StoreListener, open_store
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, records
 from homing.errors import HomingError, StoreError
-from homing.ledger import DELIVERED, FAILED, Entry
+from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 
 LEASE = 3.0
 #: How many deliveries a pipeline's worker makes before it notes them: what one fault may cost in duplicates.
@@ -52,8 +52,10 @@ def listen(folder: Path, store_url: str, dead_url: str) -> None:
     destination = Destination(folder)
 
     def service(message: Message) -> None:
-        for flow in FLOWS:
-            destination.take(f"{message.id} {flow}", message.content["number"])
+        number = message.content["number"]
+        if not destination.drops(message.id, number):
+            for flow in FLOWS:
+                destination.take(message.id, flow, number)
 
     with open_store(store_url) as store, open_store(dead_url) as dead:
         config = ListenerConfig(
@@ -118,14 +120,19 @@ def _to_do(stores: PipelineStores, batch: Batch) -> Iterator[tuple[Entry, int]]:
         for row in rows:
             about, number = records.subject(row), records.origin_of(row).message.content["number"]
             before = known.get((about.message_id, about.life), {})
+            if is_unwanted(number):
+                yield about.entry(SOURCE_FLOW, DROPPED), number
+                continue
             for flow in FLOWS:
                 if flow not in before or not before[flow].done:
                     yield about.entry(flow, FAILED), number
 
 
 def _attempt(destination: Destination, blank: Entry, number: int) -> Entry:
+    if destination.drops(blank.message_id, number):
+        return blank
     try:
-        destination.take(f"{blank.message_id} {blank.flow}", number)
+        destination.take(blank.message_id, blank.flow, number)
     except DestinationError as error:
         told: dict[str, Any] = {"type": "DestinationError", "message": str(error), "handler": blank.flow}
         return blank._replace(error={**told, "stack": "", "attempt": 1})
@@ -142,7 +149,7 @@ def is_ready(folder: Path, pid: int) -> bool:
 
 
 #: What a process can be told to be. Who trickles generates few messages, for those who take their time.
-ROLES = {"generate": generate, "trickle": partial(generate, pause=0.2), "listen": listen, "deliver": deliver}
+ROLES = {"generate": generate, "trickle": partial(generate, pause=0.25), "listen": listen, "deliver": deliver}
 
 
 def _say(text: str) -> None:

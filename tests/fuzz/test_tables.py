@@ -12,11 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from homing import open_store
-from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores, records
+from homing.delivery import Batch, PipelineStores, Selection, keep_books, open_pipeline_stores, records
+from homing.delivery.failures import select
 from homing.errors import HomingError
 from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW
 from homing.stores.sql import SqlStore
 from tests.fuzz.profile import SQL_TEXTS, TEXTS, examples
+from tests.fuzz.shop import fill, still_there
 from tests.servers import PostgreSQL
 
 FLOWS = ("crm",)
@@ -49,16 +51,16 @@ def insert(store: SqlStore, row: dict[str, Any]) -> str:
 
 
 def check_drained(store: SqlStore, row: dict[str, Any]) -> None:
-    """A consumer of the store gets both neighbours, and nothing is left waiting."""
-    store.store("before")
-    insert(store, row)
-    store.store("after")
-    contents = []
+    """A consumer of the store gets both neighbours; the row is handed out too, or dead, and nothing is left waiting."""
+    good = {store.store("before"), store.store("after")}
+    written = insert(store, row)
+    seen = []
     while claimed := store.claim(10):
-        contents += [message.content for message in claimed]
+        seen += [message.id for message in claimed]
         store.settle(claimed)
 
-    assert {"before", "after"} <= {content for content in contents if isinstance(content, str)}
+    dead = [message.id for message in store.browse(state="dead", ids=[written])]
+    assert sorted([*seen, *dead]) == sorted([*good, written])
     counts = store.count()
     assert counts["available"] == counts["leased"] == counts["scheduled"] == 0
     for message in store.browse(state="dead"):
@@ -69,7 +71,8 @@ def check_delivered(stores: PipelineStores, row: dict[str, Any]) -> None:
     """A pipeline delivers both neighbours; the row is delivered, or dead-lettered with its reason."""
     store, run_id = stores.store, uuid.uuid4().hex
     good = {store.store("before"), store.store("after")}
-    insert(store, row)
+    written = insert(store, row)
+    about = subject_of(store, written)
     run(stores, run_id, good)
     Batch(stores, run_id, FLOWS).settle()
     replay = Batch(stores, f"replay {run_id}", FLOWS)
@@ -79,11 +82,20 @@ def check_delivered(stores: PipelineStores, row: dict[str, Any]) -> None:
     Batch(stores, f"sweep {run_id}", FLOWS).claim(100)
     Batch(stores, f"sweep {run_id}", FLOWS).settle()
 
-    assert store.present(good) == set()
+    assert store.present([*good, written]) == set()
+    letter = records.dead_letter_id(store.name, about)
+    assert stores.dead_letters.present([letter]) == {letter}
     books = keep_books(stores, FLOWS)
     assert books.balanced, str(books)
     assert books.total.waiting == 0
     assert all(letter.dead_letter_reason for letter in stores.dead_letters.browse(10_000))
+
+
+def subject_of(store: SqlStore, row_id: str) -> str:
+    """The id of the message that this row is about, should it be a failure's record."""
+    statement = store._table.select().where(store._table.c.id == row_id)
+    row = store._database.read(lambda connection: connection.execute(statement).mappings().one())
+    return records.subject(row).message_id
 
 
 def run(stores: PipelineStores, run_id: str, good: set[str]) -> None:
@@ -136,6 +148,27 @@ def test_a_row_written_by_hand_holds_up_no_pipeline(row: dict[str, Any], pipelin
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineStores]:
     with stores_in(f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/store.db", "orders") as opened:
         yield opened
+
+
+@examples(30)
+@given(row=_ROWS, place=st.sampled_from(["failures", "dead_letters"]))
+@example(row={"message": "x"}, place="failures")
+@example(row={"message": "x", "content_type": _FAILURE}, place="failures")
+@example(row={"message": '{"message": {"id": "x"}}', "encoding": "json", "content_type": _FAILURE}, place="failures")
+@example(row={"message": "{", "encoding": "json", "content_type": _FAILURE}, place="dead_letters")
+def test_a_row_among_the_failures_holds_up_no_replay(pipeline: PipelineStores, row: dict[str, Any], place: str) -> None:
+    neighbours = fill(pipeline, uuid.uuid4().hex)
+    store: SqlStore = getattr(pipeline, place)
+    written = insert(store, row)
+    select(pipeline, Selection())
+    replay = Batch(pipeline, uuid.uuid4().hex, FLOWS)
+    if replay.reclaim([written]):
+        run(pipeline, replay.run_id, set())
+        replay.finish_replay()
+
+    assert store.browse(ids=[written]) or pipeline.dead_letters.browse(ids=[f"orders/{written}"])
+    assert keep_books(pipeline, FLOWS).balanced
+    assert len(neighbours - still_there(pipeline, neighbours)) == 1  # what is finished
 
 
 @pytest.mark.services

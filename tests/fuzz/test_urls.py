@@ -24,6 +24,7 @@ _SCHEMES = st.sampled_from(
         "postgres",
         "postgresql",
         "postgresql+psycopg",
+        "servicebus",
         "sqlite",
         "http",
         "",

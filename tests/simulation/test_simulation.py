@@ -34,12 +34,22 @@ def test_no_schedule_loses_a_message_or_leaves_one_stuck() -> None:
     assert caught is None, f"again: python -m tests.simulation --seed {caught[0]}\n" + "\n".join(caught[1])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_process_may_die_between_any_two_store_calls(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "reached"),
+    [
+        (1, set()),
+        (3, {"orders_failures"}),
+        (5, {"orders_failures", "orders_dead"}),
+        (8, {"orders_failures", "orders_dead"}),
+    ],
+    ids=["all is well", "a failure that is replayed", "a dead letter", "two dead letters"],
+)
+def test_a_process_may_die_between_any_two_store_calls(seed: int, reached: set[str]) -> None:
     world = World()
     whole = Schedule(world, seed, crash_at=0)
     assert whole.run() == []
-    calls = whole.calls
+    calls, copied = whole.calls, {line.rpartition(" ")[2] for line in whole.trace if line.endswith(".store_many")}
+    assert copied == {f"{name}.store_many" for name in reached}
 
     for call in range(1, calls + 1):
         problems = Schedule(world, seed, crash_at=call).run()
@@ -50,7 +60,12 @@ def test_a_process_may_die_between_any_two_store_calls(seed: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "sound"])
 def test_a_protocol_that_is_broken_on_purpose_is_caught(name: str) -> None:
-    assert first_caught(VARIANTS[name], 5 * SCHEDULES) is not None
+    caught = first_caught(VARIANTS[name], 5 * SCHEDULES)
+
+    assert caught is not None
+    seed, problems = caught
+    assert any(VARIANTS[name].fault in problem for problem in problems), problems
+    assert Schedule(World(), seed).run() == [], "it is not the variant that is at fault"
 
 
 def test_a_schedule_takes_the_same_course_on_sqlite_as_on_the_model(tmp_path: Path) -> None:

@@ -47,15 +47,16 @@ def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Variant:
-    """How a schedule is run: with which `Batch`, and what is changed before."""
+    """How a schedule is run: with which `Batch`, and what is changed before; and what the checker must say then."""
 
+    fault: str = ""
     batch_type: type[Batch] = Batch
     patch: Callable[[pytest.MonkeyPatch], None] = lambda _: None
 
 
 VARIANTS = {
     "sound": Variant(),
-    "acknowledge-first": Variant(AcknowledgesBeforeTheCopy),
-    "no-fence": Variant(patch=ledger_without_a_fence),
-    "note-first": Variant(patch=note_before_delivering),
+    "acknowledge-first": Variant("lost: ", AcknowledgesBeforeTheCopy),
+    "no-fence": Variant("duplicates where", patch=ledger_without_a_fence),
+    "note-first": Variant("lost: ", patch=note_before_delivering),
 }
