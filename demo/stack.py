@@ -59,8 +59,6 @@ _FAST = {
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
     "SPARK_LOCAL_IP": "127.0.0.1",
-    # Jobs of a few seconds end before the better of Java's compilers has paid for itself.
-    "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
     # Airflow renames its processes; without this the new name is written over /proc/<pid>/environ.
     "SPT_NOENV": "1",
 }

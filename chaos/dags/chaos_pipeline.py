@@ -16,6 +16,7 @@ delivery_dag(
     batch_size=500,
     lease=180,  # Spark must start in it, also on a machine that is busy otherwise
     work_dir=os.environ["CHAOS_WORK"],
+    spark_above=20,  # both ways are to be harmed
     **STORES,
 )
 reconcile_dag([{"name": "chaos", "chain": "chaos.chain:chain", **STORES}], schedule=timedelta(seconds=30), after=60)

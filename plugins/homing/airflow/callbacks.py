@@ -35,7 +35,7 @@ def _has_failed(context: Any, run_id: str) -> bool:
     if "exception" not in context:
         return False
     with context["task"].pipeline.open_batch(run_id) as batch:
-        return not batch.is_replaying()
+        return not batch.is_open("replay")
 
 
 def _live_state(context: Any) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.pipeline import SPARK_ABOVE, PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.errors import ConfigurationError
@@ -40,6 +40,7 @@ def delivery_dag(
     approve_replays_above: int | None = None,
     spark_conn_id: str = "spark_default",
     work_dir: str | None = None,
+    spark_above: int = SPARK_ABOVE,
     spark_conf: dict[str, str] | None = None,
     **dag_arguments: Any,
 ) -> tuple[DAG, DAG]:
@@ -48,9 +49,12 @@ def delivery_dag(
     `chain` is "module:attribute"; stores are URLs, `env:NAME` or ids of Airflow connections. What `source` holds, a
     RabbitMQ or Service Bus queue, is taken into the store by `listen`. A message that failed is replayed
     1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered; `retry` is a whole policy in place of
-    those two. Somebody must approve a replay of more than `approve_replays_above` messages. `dag_arguments` go to both
-    DAGs. Opens no store and no Spark session; raises ChainImportError when the chain cannot be imported,
-    UnknownStoreError for a URL that no store answers to, and ConfigurationError for a policy Airflow cannot keep.
+    those two. Somebody must approve a replay of more than `approve_replays_above` messages. With a local master, up to
+    `spark_above` messages are worked on by one plain process, which is done before Spark would have started; 0 for
+    always Spark. `dag_arguments` go to both DAGs.
+
+    Opens no store and no Spark session. Raises ChainImportError when the chain cannot be imported, UnknownStoreError
+    for a URL that no store answers to, and ConfigurationError for a policy Airflow cannot keep.
     """
     taken = _OURS & dag_arguments.keys()
     if taken:
@@ -68,6 +72,7 @@ def delivery_dag(
         batch_size=batch_size,
         lease=lease,
         work_dir=work_dir,
+        spark_above=spark_above,
     )
     common = {"catchup": False, "start_date": START, "tags": ["homing"], **dag_arguments}
     spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}

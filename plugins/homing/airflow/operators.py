@@ -52,11 +52,13 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.spark_application = ""
         self._show_spark_ui: Callable[[str], None] = lambda _: None
         self._client: subprocess.Popen[str] | None = None
+        self._killed = False
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
         self._show_messages(context)
-        if not self._hold(context, run_id):
+        size = self._hold(context, run_id)
+        if not size:
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
         self.application = str(_application(self.application_name))
@@ -64,6 +66,8 @@ class PipelineJobOperator(SparkSubmitOperator):
         self._reach_executors(connection)
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
+        if self._is_small(size, connection) and self._done_alone(run_id):
+            return
         if handing_over.is_connect(connection):
             mask_secret(connection["master"])  # there may be a token in it
             with self._environment({"SPARK_REMOTE": connection["master"], PY_FILES: self.py_files or ""}):
@@ -130,9 +134,39 @@ class PipelineJobOperator(SparkSubmitOperator):
                 raise AirflowFailException(str(error)) from error
             raise
 
-    def _run_client(self) -> None:
+    def _is_small(self, size: int, connection: dict[str, Any]) -> bool:
+        """Whether one process is done with so many messages before Spark would have started. Where Spark is elsewhere,
+        there may be more to it than its speed: other packages, other networks."""
+        return (
+            size <= self.pipeline.spark_above
+            and is_local(connection["master"])
+            and local_path(self.pipeline.work_dir) is not None
+            and not load_chain(self.pipeline.chain).takes_dataframes
+        )
+
+    def _done_alone(self, run_id: str) -> bool:
+        """Works on the batch in one plain process, without Spark; whether that lived to see the end."""
+        self.log.info("up to %d messages are worked on without Spark", self.pipeline.spark_above)
+        try:
+            with self._environment({}):
+                self._run_client("--alone")
+        except AirflowFailException:
+            raise
+        except AirflowException:
+            with self.pipeline.open_batch(run_id) as batch:
+                if self._killed or not batch.is_open(self._step()):
+                    raise
+            self.log.warning("it died: going on with Spark, whose workers may die, to find out of which message")
+            return False
+        return True
+
+    def _step(self) -> str:
+        """What the ledger calls this task's work."""
+        return self.application_name.removesuffix(".py")
+
+    def _run_client(self, *more: str) -> None:
         """Runs the application in a process of its own, without spark-submit, which has nowhere to submit it to."""
-        command = [sys.executable, str(self.application), *(self.application_args or ())]
+        command = [sys.executable, str(self.application), *(self.application_args or ()), *more]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:  # noqa: S603
             self._client = client
             for line in client.stdout or ():
@@ -143,7 +177,8 @@ class PipelineJobOperator(SparkSubmitOperator):
             raise AirflowException(f"{self.application_name} ended with {client.returncode}")
 
     def on_kill(self) -> None:
-        if self._client is None:
+        self._killed = True
+        if self._client is None or self._client.poll() is not None:
             super().on_kill()
         else:
             self._client.terminate()
@@ -203,6 +238,9 @@ class DeliverOperator(PipelineJobOperator):
 
     def _arguments(self, run_id: str) -> list[str]:
         return [*super()._arguments(run_id), "--work-dir", self.pipeline.work_dir, "--flow", self.flow]
+
+    def _step(self) -> str:
+        return f"deliver.{self.flow}"
 
 
 class ReplayOperator(PipelineJobOperator):

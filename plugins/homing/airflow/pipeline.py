@@ -20,6 +20,9 @@ from homing.retry import RetryPolicy
 from homing.stores import check_scheme, open_store
 from homing.stores.sql import SqlStore
 
+#: What one process has done before Spark has started, unless each message takes very long.
+SPARK_ABOVE = 200
+
 _MAX_ID = 255
 _SHORTEST_LEASE = 60.0
 _RETRY = RetryPolicy(max_retries=3, interval=1.0)
@@ -45,6 +48,8 @@ class PipelineSpec:
     lease: float = DEFAULT_LEASE
     source: str | None = None
     group: str = ""
+    #: Up to so many messages are worked on without Spark, where that is on this machine anyway.
+    spark_above: int = SPARK_ABOVE
 
     @classmethod
     def of(
@@ -62,6 +67,7 @@ class PipelineSpec:
         batch_size: int = 1000,
         lease: float = DEFAULT_LEASE,
         work_dir: str | None = None,
+        spark_above: int = SPARK_ABOVE,
         group: str = "",
     ) -> PipelineSpec:
         """The pipeline of the chain "module:attribute". Opens no store.
@@ -83,6 +89,7 @@ class PipelineSpec:
             lease=lease,
             source=source,
             group=group,
+            spark_above=spark_above,
         )
 
     def __post_init__(self) -> None:
@@ -90,6 +97,8 @@ class PipelineSpec:
             raise ConfigurationError(f"polling_interval is a positive number of seconds, not {self.polling_interval!r}")
         if self.batch_size < 1:
             raise ConfigurationError(f"batch_size is at least 1, not {self.batch_size!r}")
+        if self.spark_above < 0:
+            raise ConfigurationError(f"spark_above is a number of messages from 0 up, not {self.spark_above!r}")
         if self.lease < _SHORTEST_LEASE:
             raise ConfigurationError(
                 f"lease is at least {_SHORTEST_LEASE} seconds, Spark must start in it: {self.lease!r}"

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import DAG, TaskGroup
 
 from homing.airflow.dag import START
-from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.pipeline import SPARK_ABOVE, PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.retry import RetryPolicy
@@ -39,6 +39,7 @@ class DeliveryTaskGroup(TaskGroup):
         approve_replays_above: int | None = None,
         spark_conn_id: str = "spark_default",
         work_dir: str | None = None,
+        spark_above: int = SPARK_ABOVE,
         spark_conf: dict[str, str] | None = None,
         **group_arguments: Any,
     ) -> None:
@@ -59,6 +60,7 @@ class DeliveryTaskGroup(TaskGroup):
             batch_size=batch_size,
             lease=lease,
             work_dir=work_dir,
+            spark_above=spark_above,
             group=group,
         )
         spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}

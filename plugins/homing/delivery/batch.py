@@ -233,9 +233,9 @@ class Batch:
         once."""
         self._stores.failures.reschedule(ids, datetime.now(timezone.utc) + timedelta(seconds=seconds))
 
-    def is_replaying(self) -> bool:
-        """Whether somebody replays for this run now."""
-        return self._stores.ledger.is_open(self.run_id, "replay")
+    def is_open(self, step: str) -> bool:
+        """Whether somebody works at this step of the run, or died at it lately: its lease has not run out."""
+        return self._stores.ledger.is_open(self.run_id, step)
 
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from homing.delivery import Batch, open_pipeline_stores, suspects
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores, suspects
 from homing.delivery.batch import DEFAULT_LEASE
 from homing.delivery.reach import read_stores_file, refuse_unreachable
 from homing.delivery.work import WorkDir
 from homing.errors import ConfigurationError, HomingError, LeaseLostError
 from homing.ledger import Fence, Ledger
-from homing.pipeline import load_chain
+from homing.pipeline import HandlerChain, load_chain
+from homing.spark.alone import Alone
 from homing.spark.engine import Engine, Pipeline
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.keeper import LeaseKeeper
@@ -87,6 +88,7 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
     parser.add_argument("--chain", required=True, help='the chain as "module:attribute"')
     parser.add_argument("--run-id", required=True, help="the id the batch was claimed under")
     parser.add_argument("--lease", type=float, default=DEFAULT_LEASE, help="seconds without a sign of life")
+    parser.add_argument("--alone", action="store_true", help="in this process, without Spark: for a small batch")
     if work_dir:
         parser.add_argument("--work-dir", required=True, help="where one step leaves messages for the next")
     return parser
@@ -95,7 +97,7 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
 def _run(
     step: str,
     arguments: argparse.Namespace,
-    run_step: Callable[[Engine], object],
+    run_step: Callable[[Engine | Alone], object],
     is_needed: Callable[[Batch], bool] = lambda _: True,
     afterwards: Callable[[Batch], object] = lambda _: None,
 ) -> int:
@@ -112,12 +114,14 @@ def _run(
                 log.info("%s of batch %s: nothing is left to do, and no Spark job is started", step, arguments.run_id)
                 afterwards(batch)
                 return 0
-            with open_session(f"homing {step} {arguments.run_id}") as spark:
-                refuse_unreachable(master_of(spark), pipeline.store, pipeline.dead_letter_store)
+            name = f"homing {step} {arguments.run_id}"
+            with _who_works(
+                name, alone=arguments.alone, pipeline=pipeline, chain=chain, stores=stores, batch=batch
+            ) as (who, stop):
 
                 def run(fence: Fence) -> None:
-                    with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, partial(cancel_jobs, spark)):
-                        run_step(Engine(spark, pipeline, chain, stores, batch, fence))
+                    with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, stop):
+                        run_step(who(fence))
 
                 def open_step() -> Fence:
                     fence = stores.ledger.open_step(batch.run_id, step, arguments.lease)
@@ -130,6 +134,20 @@ def _run(
     except HomingError as error:
         return _end(1, f"{step} of batch {arguments.run_id}: {error}")
     return 0
+
+
+@contextmanager
+def _who_works(
+    name: str, *, alone: bool, pipeline: Pipeline, chain: HandlerChain, stores: PipelineStores, batch: Batch
+) -> Iterator[tuple[Callable[[Fence], Engine | Alone], Callable[[], object]]]:
+    """Who works on the batch, given the right to record, and how to stop it when that is lost."""
+    if alone:
+        chain.refuse_dataframes()
+        yield partial(Alone, pipeline, chain, stores, batch), lambda: None  # it notices when it records
+        return
+    with open_session(name) as spark:
+        refuse_unreachable(master_of(spark), pipeline.store, pipeline.dead_letter_store)
+        yield partial(Engine, spark, pipeline, chain, stores, batch), partial(cancel_jobs, spark)
 
 
 def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:

@@ -41,6 +41,11 @@ class Pipeline:
     store: str
     dead_letter_store: str
 
+    def place(self, held: Held, stores: PipelineStores) -> Place:
+        """Where to find what is held there, from any process."""
+        url = self.dead_letter_store if held.store is stores.dead_letters else self.store
+        return Place.of({"url": url, "store": held.store.name})
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -75,7 +80,7 @@ class Engine:
         ready = sum(rows for _, rows in kept)
         self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
         place.publish(self.batch.run_id, [part for part, _ in kept])
-        log.info("batch %s: %d messages are ready to be delivered", self.batch.run_id, ready)
+        tell(self.batch, f"{ready} messages are ready to be delivered")
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
@@ -157,8 +162,7 @@ class Engine:
                 # What was left by a process of long ago may name messages that somebody else holds by now.
                 held = frozenset(head.message_id for head in self.batch.heads())
                 total = self._each(name, messages, 0, held, rate)
-        level = logging.WARNING if total[FAILED] else logging.INFO
-        log.log(level, "batch %s to %s: %s", self.batch.run_id, name, dict(total) or "nothing to deliver")
+        tell(self.batch, f"to {name}: {dict(total) or 'nothing to deliver'}", total)
         return total
 
     def _each(
@@ -205,12 +209,9 @@ class Engine:
 
     def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
-        dead = held.store is self.stores.dead_letters
-        url = self.pipeline.dead_letter_store if dead else self.pipeline.store
-        number = self._tasks(SOURCE_FLOW)
-        place = Place.of({"url": url, "store": held.store.name})
+        place = self.pipeline.place(held, self.stores)
         span = None if some is None else (some[0].row_id, some[-1].row_id)
-        return Parts.of(place, held.store, held.lease, number, span)
+        return Parts.of(place, held.store, held.lease, self._tasks(SOURCE_FLOW), span)
 
     def _task(self, flow: str) -> steps.Task:
         fence = replace(self.fence, crashed=self._careful(flow))
@@ -218,6 +219,11 @@ class Engine:
 
     def _tasks(self, flow: str) -> int:
         return 1 if self._careful(flow) else parallelism(self.spark)
+
+
+def tell(batch: Batch, what: str, total: Counter[str] | None = None) -> None:
+    """The one line about what a step did with its batch."""
+    log.log(logging.WARNING if total and total[FAILED] else logging.INFO, "batch %s: %s", batch.run_id, what)
 
 
 def _as_processed(stored: DataFrame) -> DataFrame:

@@ -37,6 +37,10 @@ class Parts:
         held = (*held_by(lease), *only)
         return cls(place, tuple(Range(after, upto, held) for after, upto in store.batch_ranges(lease, number)))
 
+    def pages(self) -> Iterator[Page]:
+        """The messages, read here and now."""
+        return (page for part in self.ranges for page in read_range(self.place, part))
+
     def read(self, spark: SparkSession) -> DataFrame:
         """The messages as they are in the store."""
         return self.through(spark, lambda pages: (page.batch for page in pages), STORED_DDL)

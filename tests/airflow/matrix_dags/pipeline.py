@@ -20,6 +20,7 @@ delivery_dag(
     max_retries=0 if name in ONE_TRY else 1,
     retry_interval=1,
     work_dir=str(home / "work"),
+    spark_above=0,  # what is killed is to be Spark's, however few the messages
     # Jobs as short as these end before a better compiler pays.
     spark_conf={"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from homing.airflow import PipelineSpec
 from homing.airflow.operators import DeliverOperator
@@ -58,12 +58,14 @@ def submit(
     # The hook asks only whether there is such a client.
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
 
-    # A client of Spark Connect is started without spark-submit.
+    # A client of Spark Connect, and who works on a small batch, is started without spark-submit.
     monkeypatch.setattr(sys, "executable", str(binary))
 
-    def submit(master: str, mode: str | None = None, work_dir: str = "hdfs:///work", **conf: str) -> dict[str, Any]:
+    def submit(
+        master: str, mode: str | None = None, work_dir: str = "hdfs:///work", spark_above: int = 200, **conf: str
+    ) -> dict[str, Any]:
         stores = {"store": "env:ORDERS", "dead_letter_store": "env:ORDERS_DEAD"}
-        spec = PipelineSpec.of("orders", chain=chain, work_dir=work_dir, **stores)
+        spec = PipelineSpec.of("orders", chain=chain, work_dir=work_dir, spark_above=spark_above, **stores)
         connection = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": mode} if mode else {}}
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
         with open_pipeline_stores(*secrets) as opened:
@@ -154,3 +156,53 @@ def test_where_no_driver_can_run_is_refused_at_once(submit: Submit, master: str,
     with pytest.raises(AirflowFailException, match=reason) as refused:
         submit(master, mode)
     assert "abc" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("master", "work_dir", "spark_above", "alone"),
+    [
+        ("local[*]", "work", 1, True),
+        ("local[*]", "work", 0, False),
+        ("local[*]", "hdfs:///work", 1, False),
+        ("spark://host:7077", "work", 1, False),
+    ],
+)
+def test_a_small_batch_needs_no_spark_where_spark_would_be_on_this_machine(  # noqa: PLR0917
+    submit: Submit, secrets: tuple[str, str], tmp_path: Path, master: str, work_dir: str, spark_above: int, alone: bool
+) -> None:
+    place = work_dir if ":" in work_dir else str(tmp_path / work_dir)
+
+    said = submit(master, work_dir=place, spark_above=spark_above)
+
+    assert ("--alone" in said["argv"]) is alone
+    assert ("--master" in said["argv"]) is not alone
+    assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
+    assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
+
+
+def test_spark_goes_on_where_the_process_that_was_alone_has_died(
+    submit: Submit, secrets: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(operator: DeliverOperator, *more: str) -> None:
+        with open_pipeline_stores(*secrets) as stores:
+            stores.ledger.open_step("orders/run", "deliver.crm", 600)
+        raise AirflowException("deliver.py ended with -9")
+
+    monkeypatch.setattr(DeliverOperator, "_run_client", die)
+
+    said = submit("local[*]", work_dir=str(tmp_path / "work"))
+
+    assert option(said["argv"], "--master") == "local[*]"
+
+
+def test_what_fails_in_an_orderly_way_alone_is_left_to_the_next_try(
+    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(operator: DeliverOperator, *more: str) -> None:
+        raise AirflowException("deliver.py ended with 1")
+
+    monkeypatch.setattr(DeliverOperator, "_run_client", fail)
+
+    with pytest.raises(AirflowException, match="ended with 1"):
+        submit("local[*]", work_dir=str(tmp_path / "work"))
+    assert not (tmp_path / "said.json").exists()

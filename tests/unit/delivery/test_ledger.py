@@ -43,6 +43,23 @@ def test_a_message_may_come_twice_in_what_is_recorded_at_once(stores: PipelineSt
     assert entries["other"]["crm"].deliveries == 1
 
 
+@pytest.mark.parametrize("written", ["", "{oops", "[]", "1", '"text"', '{"message": "of no type"}'])
+def test_an_error_that_nobody_can_read_is_a_failure_still_and_holds_up_no_neighbour(
+    stores: PipelineStores, written: str
+) -> None:
+    fence = stores.ledger.open_step("run", "deliver.crm", 60)
+    stores.ledger.record(fence, [Entry(name, "crm", FAILED, error={"type": "E"}, batch_id="b") for name in "ab"])
+    table = stores.ledger._rows  # type: ignore[attr-defined]
+    spoil = table.update().where(table.c.message_id == "a").values(error=written, snapshot=written, result=written)
+    stores.ledger._database.write(lambda connection: connection.execute(spoil))  # type: ignore[attr-defined]
+
+    entries = stores.ledger.entries(["a", "b"])
+
+    assert entries["a"]["crm"].state == FAILED
+    assert (entries["a"]["crm"].error or {})["type"] == "unreadable"
+    assert entries["b"]["crm"].error == {"type": "E"}
+
+
 def test_whoever_takes_a_step_over_shuts_the_other_out(stores: PipelineStores) -> None:
     ledger = stores.ledger
     orphan = ledger.open_step("run", "deliver.crm", 60)

@@ -10,12 +10,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from homing.errors import LeaseLostError
+from homing.errors import LeaseLostError, UnreadableMessageError
 from homing.ledger import DELIVERED, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
 
+_SHOWN = 200  # characters of an error that is no JSON
 _KEYS = ("message_id", "life", "flow")
 # What a later record replaces as long as the row is not done.
 _REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
@@ -188,8 +189,14 @@ def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:
 
 def _to_entry(row: Any) -> Entry:
     def read(name: str) -> Any:
-        return None if row[name] is None else decode(JSON, row[name], row["message_id"])
+        try:
+            return None if row[name] is None else decode(JSON, row[name], row["message_id"])
+        except UnreadableMessageError:
+            return None  # somebody else wrote it: what is known of the message must not hold up its neighbours
 
+    error = None if row["error"] is None else read("error")
+    if row["error"] is not None and not (isinstance(error, dict) and "type" in error):
+        error = {"type": "unreadable", "message": str(row["error"])[:_SHOWN], "handler": "", "stack": "", "attempt": 0}
     return Entry(
         message_id=row["message_id"],
         flow=row["flow"],
@@ -197,7 +204,7 @@ def _to_entry(row: Any) -> Entry:
         destination=row["destination"],
         attempts=row["attempts"],
         result=read("result"),
-        error=read("error"),
+        error=error,
         snapshot=read("snapshot"),
         batch_id=row["batch_id"],
         deliveries=row["deliveries"],

@@ -1,0 +1,91 @@
+"""A batch too small to be worth a Spark session, worked on by this process alone: done before Spark would have started.
+
+The steps, the ledger, the fences and what is left in the work directory are those of the Engine, so either can go on
+where the other stopped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from homing.delivery import Batch, PipelineStores
+from homing.delivery.work import LocalFiles, WorkDir
+from homing.ledger import Fence
+from homing.pipeline import HandlerChain
+from homing.spark import steps
+from homing.spark.columns import PROCESSED, rows_of
+from homing.spark.engine import Pipeline, tell
+from homing.spark.parts import Parts
+from homing.stores import resolve_url
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for.
+
+    For chains without DataFrame handlers and work directories on this machine. A message that kills takes this process
+    with it: its step stays open, and whoever comes next knows.
+    """
+
+    pipeline: Pipeline
+    chain: HandlerChain
+    stores: PipelineStores
+    batch: Batch
+    fence: Fence
+
+    def process(self, work_dir: str) -> int:
+        """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
+        place, ready = WorkDir(work_dir, LocalFiles()), 0
+        output = Path(place.new_output(self.batch.run_id, self.fence.owner))
+        output.mkdir(exist_ok=True)
+        with pq.ParquetWriter(output / "messages.parquet", PROCESSED) as file:
+            for batch in self._processed():
+                file.write_batch(batch)
+                ready += batch.num_rows
+        self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
+        place.publish(self.batch.run_id, [str(output)])
+        tell(self.batch, f"{ready} messages are ready to be delivered")
+        return ready
+
+    def deliver(self, flow: str, work_dir: str) -> Counter[str]:
+        """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
+        left = WorkDir(work_dir, LocalFiles()).published(self.batch.run_id)
+        return self._deliver(flow, self._processed() if left is None else _read(left))
+
+    def replay(self, rate: float | None = None) -> Counter[str]:
+        """Runs the source flow and every destination again over what the batch holds."""
+        processed = list(self._processed())
+        total: Counter[str] = Counter()
+        for flow in self.chain.flows:
+            total.update(self._deliver(flow.name, processed, rate))
+        return total
+
+    def _processed(self) -> Iterator[pa.RecordBatch]:
+        for held in self.batch.held():
+            place = self.pipeline.place(held, self.stores)
+            yield from steps.process(self._task(), Parts.of(place, held.store, held.lease, 1, None).pages())
+
+    def _deliver(self, flow: str, batches: Iterable[pa.RecordBatch], rate: float | None = None) -> Counter[str]:
+        # What was left by a process of long ago may name messages that somebody else holds by now.
+        held = frozenset(head.message_id for head in self.batch.heads())
+        total: Counter[str] = Counter()
+        for tally in steps.deliver(replace(self._task(), held=held, rate=rate), flow, iter(batches)):
+            for row in rows_of(tally):
+                total[row["state"]] += row["messages"]
+        tell(self.batch, f"to {flow}: {dict(total) or 'nothing to deliver'}", total)
+        return total
+
+    def _task(self) -> steps.Task:
+        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence)
+
+
+def _read(parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        yield from ds.dataset(part, schema=PROCESSED, format="parquet").to_batches()

@@ -1,0 +1,146 @@
+"""Small batches, worked on by one process without Spark: the same outcomes, and whoever comes next can go on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery.suspects import CRASH
+from homing.delivery.work import LocalFiles, WorkDir
+from homing.spark import app
+from homing.spark.app import DEAD_LETTER_STORE, STORE
+
+MODULE = """
+import os
+from homing import HandlerChain, destination, message_filter, transformer
+
+mended = False
+made = []
+
+
+@message_filter
+def wanted(order: dict) -> bool:
+    return order["n"] != 0
+
+
+@transformer
+def doubled(order: dict) -> dict:
+    if order["n"] == 1:
+        raise ValueError("one is no number")
+    if order.get("kill"):
+        os._exit(1)
+    return {**order, "n": order["n"] * 2}
+
+
+@destination
+def lake(order: dict):
+    made.append(("lake", order["n"]))
+
+
+@destination
+def crm(order: dict):
+    if order["n"] == 4 and not mended:
+        raise ConnectionError("down")
+    made.append(("crm", order["n"]))
+
+
+chain = HandlerChain("orders", source_flow=[wanted, doubled], destinations_flow=[lake, crm])
+"""
+FLOWS = ["lake", "crm"]
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    (tmp_path / "orders_alone.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("HOMING_STORE", f"sqlite:///{tmp_path}/orders.db?store=orders")
+    monkeypatch.setenv("HOMING_DEAD_LETTER_STORE", f"sqlite:///{tmp_path}/orders.db?store=dead")
+    monkeypatch.setattr(app, "open_session", lambda _: pytest.fail("Spark was started"))
+    yield ["--chain", "orders_alone:chain", "--run-id", "run", "--alone"]
+    sys.modules.pop("orders_alone", None)
+
+
+@pytest.fixture
+def stores(arguments: list[str]) -> Iterator[PipelineStores]:
+    with open_pipeline_stores(STORE, DEAD_LETTER_STORE) as opened:
+        yield opened
+
+
+def claim(stores: PipelineStores, *contents: dict[str, object], run_id: str = "run") -> Batch:
+    stores.store.store_many(contents)
+    batch = Batch(stores, run_id, FLOWS, chain="orders")
+    assert batch.claim(100) == len(contents)
+    return batch
+
+
+def made() -> Counter[tuple[str, int]]:
+    import orders_alone  # type: ignore[import-not-found]
+
+    return Counter(orders_alone.made)
+
+
+def test_every_message_of_a_small_batch_comes_to_the_end_it_would_on_spark(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path
+) -> None:
+    batch = claim(stores, *({"n": n} for n in range(4)))
+    work_dir = ["--work-dir", str(tmp_path / "work")]
+
+    assert app.process_main([*arguments, *work_dir]) == 0
+    for flow in FLOWS:
+        assert app.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
+
+    assert made() == {("lake", 4): 1, ("lake", 6): 1, ("crm", 6): 1}
+    settled = batch.settle()
+    assert (settled.acknowledged, settled.dropped, settled.failed) == (2, 1, 2)
+    assert keep_books(stores, FLOWS).balanced
+
+
+def test_a_delivery_whose_work_directory_is_gone_runs_the_source_flow_itself(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path
+) -> None:
+    claim(stores, {"n": 3})
+    assert app.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
+    assert made() == {("lake", 6): 1}
+
+
+def test_a_replay_skips_what_was_delivered_and_ends_with_one_while_a_message_fails(
+    arguments: list[str], stores: PipelineStores
+) -> None:
+    claim(stores, {"n": 2}, {"n": 3})
+
+    assert app.replay_main(arguments) == 1
+    import orders_alone
+
+    orders_alone.mended = True
+    assert app.replay_main(arguments) == 0
+
+    assert made() == {("lake", 4): 1, ("lake", 6): 1, ("crm", 4): 1, ("crm", 6): 1}
+    assert stores.store.count()["acknowledged"] == 2
+
+
+def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path
+) -> None:
+    batch = claim(stores, {"n": 2}, {"n": 3, "kill": True}, {"n": 5})
+    main = "import sys; from homing.spark.app import process_main; sys.exit(process_main())"
+    command = [sys.executable, "-c", main, *arguments, "--work-dir", str(tmp_path / "work")]
+
+    assert subprocess.run(command, check=False).returncode == 1
+    assert batch.is_open("process")
+    assert WorkDir(str(tmp_path / "work"), LocalFiles()).published("run") is None
+    assert subprocess.run(command, check=False).returncode == 1  # one at a time by now, and it is known which
+    assert subprocess.run(command, check=False).returncode == 0
+
+    assert not batch.is_open("process")
+    known = stores.ledger.known([head.message_id for head in batch.heads()])
+    errors = [entry.error["type"] for entries in known.values() for entry in entries.values() if entry.error]
+    assert errors == [CRASH]
+    assert app.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
+    assert made() == {("lake", 4): 1, ("lake", 10): 1}
