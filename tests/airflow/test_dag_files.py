@@ -99,7 +99,7 @@ policy = RetryPolicy.exponential(7, 5, max_interval=60)
 stores = {"store": "sqlite:///x.db?store=orders", "dead_letter_store": "sqlite:///x.db?store=dead"}
 for dag in delivery_dag("x", chain="orders_chain:chain", retry=policy, **stores):
     for task in dag.tasks:
-        if task.task_id != "settle":
+        if task.task_id not in ("listen", "settle"):
             delays = task.retry_delay.total_seconds(), task.max_retry_delay.total_seconds()
             print(task.retries, *delays, task.retry_exponential_backoff)
 """

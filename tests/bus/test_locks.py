@@ -14,23 +14,26 @@ from tests.bus.conftest import AT_ONCE, Bus, get, nothing
 from tests.servicebus import management
 from tests.servicebus.server import ServiceBusServer
 
+#: Seconds; a busy machine is late with a renewal, and the first one connects.
+LOCK, LONGER = 4, 6
+
 
 def test_a_session_is_kept_while_its_receiver_waits_for_longer_than_the_lock(bus: Bus) -> None:
-    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    queue = bus.queue(requires_session=True, lock_duration=LOCK)
     receiver = bus.receiver(queue=queue, session_id="s", max_auto_lock_renew_duration=0)
 
-    assert receiver.receive(server_wait_time=3.5) is None
+    assert receiver.receive(server_wait_time=LONGER) is None
 
     bus.sender(queue=queue).send(Message(body="at last", session_id="s"))
     assert get(receiver).body == "at last"
 
 
 def test_a_session_is_kept_between_two_receives(bus: Bus) -> None:
-    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    queue = bus.queue(requires_session=True, lock_duration=LOCK)
     receiver = bus.receiver(queue=queue, session_id="s")
     assert receiver.receive(server_wait_time=0.2) is None
 
-    time.sleep(3)  # longer than the lock
+    time.sleep(LONGER)
 
     bus.sender(queue=queue).send(Message(body="a", session_id="s"))
     assert get(receiver).body == "a"
@@ -78,39 +81,39 @@ def test_a_session_that_was_waited_for_is_not_renewed_without_end(
 
 
 def test_work_in_a_session_keeps_its_lock(bus: Bus) -> None:
-    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    queue = bus.queue(requires_session=True, lock_duration=LOCK)
     bus.sender(queue=queue).send_batch([Message(body=n, session_id="s") for n in range(2)])
     receiver = bus.receiver(queue=queue, session_id="s")
     first = get(receiver)
 
-    time.sleep(3)
+    time.sleep(LONGER)
 
     receiver.complete(first)
     assert get(receiver).body == 1
 
 
 def test_work_on_a_deferred_message_of_a_session_keeps_its_lock(bus: Bus) -> None:
-    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    queue = bus.queue(requires_session=True, lock_duration=LOCK)
     bus.sender(queue=queue).send(Message(body="later", session_id="s"))
     with bus.receiver(queue=queue, session_id="s") as first:
         number = first.defer(get(first))
     receiver = bus.receiver(queue=queue, session_id="s")
     message = receiver.receive_deferred(number)
 
-    time.sleep(3)
+    time.sleep(LONGER)
 
     receiver.complete(message)
 
 
 def test_work_in_a_listener_keeps_its_lock(bus: Bus) -> None:
-    queue = bus.queue(lock_duration=1.5)
+    queue = bus.queue(lock_duration=LOCK)
     bus.sender(queue=queue).send_payload("long work")
     counts: list[int] = []
     done = threading.Event()
 
     def handle(message: Message) -> None:
         counts.append(message.delivery_count)
-        time.sleep(3)
+        time.sleep(LONGER)
         done.set()
 
     listener = BusListener(bus.connection, queue=queue, retry=AT_ONCE)

@@ -105,7 +105,7 @@ def test_a_message_that_comes_again_is_not_new(source: Store, target: Store) -> 
 
 FULL = Message(
     "full", {"n": [1.5, None, "ü"]}, content_type="application/json", headers={"h": [1, {"k": None}], "a": "b"},
-    correlation_id="c", session_id="s", partition_key="s", subject="sub", to="t", reply_to="r",
+    correlation_id="c", partition_key="s", subject="sub", to="t", reply_to="r",
 )  # fmt: skip
 
 

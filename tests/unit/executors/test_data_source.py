@@ -238,7 +238,7 @@ def test_a_store_that_cannot_tell_ids_apart_is_warned_of(
     schema = t.StructType([t.StructField("id", t.StringType()), t.StructField("message", t.StringType())])
     writer = StoreWriter({"url": url}, schema, overwrite=False)
     writer.write(iter([frame]))
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
     monkeypatch.setattr(SqlStore, "features", SqlStore.features - {DEDUPLICATION})  # as RabbitMQ and Service Bus
     writer.write(iter([frame]))
