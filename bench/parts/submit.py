@@ -25,8 +25,9 @@ def submit(scale: Scale, services: Services) -> Iterator[Row]:
     script.write_text(_JOB)
 
     def ours() -> None:
-        with class_archive() as environment:
-            _submit(script, environment)
+        with class_archive() as start:
+            _submit(script, start.environment)
+            start.had_session = True
 
     if not list(cache_folder().glob("*.jsa")):
         say("a first spark-submit makes the class-data archive")

@@ -30,8 +30,10 @@ def submit(
     }
     command = ["spark-submit", "--master", master, str(APPLICATIONS / application), *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with class_archive() as faster:
-        return subprocess.run(command, env=environment | faster, timeout=240, check=False, **pipes)
+    with class_archive() as start:
+        done = subprocess.run(command, env=environment | start.environment, timeout=240, check=False, **pipes)
+        start.had_session = "has its UI at" in done.stdout
+    return done
 
 
 def test_what_is_set_up_wrongly_ends_with_two_and_one_line_that_says_why(numbers: Numbers, output: Path) -> None:

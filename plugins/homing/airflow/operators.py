@@ -74,12 +74,13 @@ class PipelineJobOperator(SparkSubmitOperator):
                 self._run_client()
             return
         with (
-            class_archive() as faster,
-            self._environment(faster),
+            class_archive() as start,
+            self._environment(start.environment),
             handing_over.files_for(connection, self._stores()) as files,
         ):
             self.files = ",".join(filter(None, [self.files, *files])) or None
             self._submit(context)
+            start.had_session = bool(self.spark_application)
 
     def _reach_executors(self, connection: dict[str, Any]) -> None:
         """Sees to it that a driver and executors on other machines have the code, and can open the stores."""

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -28,26 +29,38 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "homing"
 
 
-@contextmanager
-def class_archive(folder: Path | None = None) -> Iterator[dict[str, str]]:
-    """The environment variables for a `spark-submit` inside the block: with the archive, or to make it.
+@dataclass
+class Start:
+    """How a `spark-submit` starts."""
 
-    What is made becomes the archive when the block ends without an error. Empty where Java or Spark is not found.
+    #: Its environment variables; empty where Java or Spark is not found.
+    environment: dict[str, str]
+    #: To be set once the job had a session: an archive made by one without would spare little, and stay.
+    had_session: bool = False
+
+
+@contextmanager
+def class_archive(folder: Path | None = None) -> Iterator[Start]:
+    """How to start a `spark-submit` inside the block: with the archive, or to make it.
+
+    What is made becomes the archive when the job had a session and the block ends without an error.
     """
     folder = cache_folder() if folder is None else folder
     name = _name()
     if name is None:
-        yield {}
+        yield Start({})
         return
     archive = folder / name
     if archive.exists():
-        yield _environment(f"-XX:SharedArchiveFile={archive}")
+        yield Start(_environment(f"-XX:SharedArchiveFile={archive}"))
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = folder / f"{name}.{os.getpid()}"
     try:
-        yield _environment(f"-XX:ArchiveClassesAtExit={new}")
-        _keep(new, archive)
+        start = Start(_environment(f"-XX:ArchiveClassesAtExit={new}"))
+        yield start
+        if start.had_session:
+            _keep(new, archive)
     finally:
         new.unlink(missing_ok=True)
 

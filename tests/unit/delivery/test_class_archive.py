@@ -26,29 +26,33 @@ def loaded_from_archive(environment: dict[str, str]) -> bool:
 
 def test_made_on_first_use_used_afterwards_and_ignored_when_broken(tmp_path: Path) -> None:
     folder = tmp_path / "a cache"
-    with class_archive(folder) as environment:
-        assert java(environment, "-version").returncode == 0
+    with class_archive(folder) as start:
+        assert java(start.environment, "-version").returncode == 0
+        start.had_session = True
     (archive,) = folder.iterdir()
-    with class_archive(folder) as environment:
-        assert str(archive) in environment["SPARK_SUBMIT_OPTS"]
-        assert loaded_from_archive(environment)
+    with class_archive(folder) as start:
+        assert str(archive) in start.environment["SPARK_SUBMIT_OPTS"]
+        assert loaded_from_archive(start.environment)
 
     archive.write_bytes(b"rubbish")
-    with class_archive(folder) as environment:
-        assert not loaded_from_archive(environment)
+    with class_archive(folder) as start:
+        assert not loaded_from_archive(start.environment)
         archive.unlink()
-        assert not loaded_from_archive(environment)
+        assert not loaded_from_archive(start.environment)
 
 
 def _run_and_fail(folder: Path) -> None:
-    with class_archive(folder) as environment:
-        assert java(environment, "-version").returncode == 0
+    with class_archive(folder) as start:
+        assert java(start.environment, "-version").returncode == 0
+        start.had_session = True
         raise RuntimeError
 
 
-def test_a_job_that_failed_or_never_ran_leaves_no_archive(tmp_path: Path) -> None:
-    with class_archive(tmp_path):
-        pass
+def test_a_job_that_failed_never_ran_or_had_no_session_leaves_no_archive(tmp_path: Path) -> None:
+    with class_archive(tmp_path) as start:
+        start.had_session = True
+    with class_archive(tmp_path) as start:
+        assert java(start.environment, "-version").returncode == 0
     with pytest.raises(RuntimeError):
         _run_and_fail(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -56,8 +60,8 @@ def test_a_job_that_failed_or_never_ran_leaves_no_archive(tmp_path: Path) -> Non
 
 def test_what_was_set_already_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1 -XX:TieredStopAtLevel=4")
-    with class_archive(tmp_path) as environment:
-        done = java(environment, "-XX:+PrintFlagsFinal", "-XshowSettings:properties", "-version")
+    with class_archive(tmp_path) as start:
+        done = java(start.environment, "-XX:+PrintFlagsFinal", "-XshowSettings:properties", "-version")
 
     assert "mine = 1" in done.stderr
     assert re.search(r"TieredStopAtLevel\s+= 4 ", done.stdout)
@@ -65,5 +69,5 @@ def test_what_was_set_already_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_without_java_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path))
-    with class_archive(tmp_path) as environment:
-        assert environment == {}
+    with class_archive(tmp_path) as start:
+        assert start.environment == {}
