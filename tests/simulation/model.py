@@ -95,10 +95,12 @@ class ModelStore:
         held = [row for row in self._of_batch(batch_id) if row["lock_token"] and row["time_next"] > self._clock()]
         return BatchLease(batch_id, min(row["lock_token"] for row in held), len(held)) if held else None
 
-    def batch_rows(self, held: BatchLease, *, columns: Sequence[str] | None = None, page: int = 1000) -> Iterator[Row]:
+    def batch_rows(self, held: BatchLease) -> Iterator[Row]:
         mine = [row for row in self._of_batch(held.batch_id) if row["lock_token"] == held.lock_token]
-        rows = sorted(mine, key=lambda row: row["sequence"])
-        return iter([{name: row[name] for name in columns or row} for row in rows])
+        return iter([dict(row) for row in sorted(mine, key=lambda row: row["sequence"])])
+
+    def batch_values(self, held: BatchLease, columns: Sequence[str], *, page: int = 1000) -> Iterator[tuple[Any, ...]]:
+        return (tuple(row[name] for name in columns) for row in self.batch_rows(held))
 
     def renew(self, held: BatchLease, lease: float) -> None:
         mine = [row for row in self._of_batch(held.batch_id) if self._is_held(row, held)]

@@ -167,11 +167,11 @@ class Batch:
     def heads_of(self, held: Held) -> list[Head]:
         """The messages of one part of the batch, without their contents."""
         if held.store is self._stores.store:
-            rows = list(held.store.batch_rows(held.lease, columns=_HEAD, page=_HEADS))
-            if not any(map(records.claims_failure, rows)):
+            rows = list(held.store.batch_values(held.lease, _HEAD, page=_HEADS))
+            if not any(kind == records.FAILURE_TYPE for *_, kind, _ in rows):
                 return [
-                    Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False, _crashes(row))
-                    for row in rows
+                    Head(row_id, row_id, number, batch_id or "", False, _crashes(crashes))
+                    for number, row_id, batch_id, _, crashes in rows
                 ]
         return [_head(row) for row in held.store.batch_rows(held.lease)]
 
@@ -323,7 +323,7 @@ class Batch:
         held.store.count_crash(held.lease, [row["id"] for row in died])
         most = held.store.properties.max_deliveries
         error = suspects.crash(f"{most} who had this message in hand have died", crashed[0].step)
-        worst = [row for row in died if _crashes(row) + 1 >= most]
+        worst = [row for row in died if _crashes(row["crashes"]) + 1 >= most]
         entries = [records.subject(row).entry(SOURCE_FLOW, FAILED, error) for row in worst]
         self._stores.ledger.record(crashed[0], entries)
         return self._sort(held) if worst else found
@@ -473,9 +473,9 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
 
 
-def _crashes(row: Row) -> int:
+def _crashes(written: Any) -> int:
     # People write into the table, and not always numbers.
-    return row["crashes"] if isinstance(row["crashes"], int) else 0
+    return written if isinstance(written, int) else 0
 
 
 def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
@@ -486,4 +486,6 @@ def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
 
 def _head(row: Row) -> Head:
     about = records.subject(row)
-    return Head(row["id"], about.message_id, about.life, about.batch_id, records.is_failure(row), _crashes(row))
+    return Head(
+        row["id"], about.message_id, about.life, about.batch_id, records.is_failure(row), _crashes(row["crashes"])
+    )

@@ -117,9 +117,9 @@ class Engine:
         first = next(native.segments(processors), None)
         start = 0 if first is None or first.native else first.stop
         frames = []
+        plain = first is not None and first.native and not any(head.wrapped for head in some or ())
         for held in self.batch.held():
             parts = self._parts(held, some)
-            plain = first is not None and first.native and not any(head.wrapped for head in self.batch.heads_of(held))
             frames.append(_as_processed(parts.read(self.spark)) if plain else self._begin(parts, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")

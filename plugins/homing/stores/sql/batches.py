@@ -45,30 +45,35 @@ class Batches:
         token, size = self._database.read(lambda connection: connection.execute(statement).one())
         return BatchLease(batch_id, token, size) if size else None
 
-    def rows(
-        self, held: BatchLease, after: int, upto: int | None, page: int, columns: Sequence[str] | None
-    ) -> Iterator[dict[str, Any]]:
-        c = self._table.c
-        names = c.keys() if columns is None else list(columns)
-        place = names.index("sequence")
+    def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
+        names = self._table.c.keys()
+        for row in self.values(held, names, page, after, upto):
+            yield dict(zip(names, row, strict=True))
+
+    def values(
+        self, held: BatchLease, names: Sequence[str], page: int, after: int = 0, upto: int | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        c, place = self._table.c, list(names).index("sequence")
         statement = sa.select(*(c[name] for name in names)).where(*self._mine(held)).order_by(c.sequence).limit(page)
         if upto is not None:
             statement = statement.where(c.sequence <= upto)
         while True:
             one = statement.where(c.sequence > after)
             found = self._database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
-            for row in found:
-                yield dict(zip(names, row, strict=True))
+            yield from found
             if len(found) < page:
                 return
             after = found[-1][place]
 
     def ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         c = self._table.c
-        statement = sa.select(c.sequence).where(*self._mine(held)).order_by(c.sequence)
-        numbers = self._database.read(lambda connection: list(connection.execute(statement).scalars()))
-        size = max(1, -(-len(numbers) // max(1, parts)))
-        return [(chunk[0] - 1, chunk[-1]) for chunk in chunks(numbers, size)]
+        # Cut by the database: it would take longer to fetch the numbers of a large batch.
+        part = sa.func.ntile(max(1, parts)).over(order_by=c.sequence).label("part")
+        numbered = sa.select(c.sequence, part).where(*self._mine(held)).subquery()
+        ends = sa.func.min(numbered.c.sequence), sa.func.max(numbered.c.sequence)
+        statement = sa.select(*ends).group_by(numbered.c.part).order_by(numbered.c.part)
+        found = self._database.read(lambda connection: connection.execute(statement).all())
+        return [(first - 1, last) for first, last in found]
 
     def renew(self, held: BatchLease, until: int) -> bool:
         """Whether the batch was still held, and is now until then."""

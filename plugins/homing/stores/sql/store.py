@@ -341,13 +341,13 @@ class SqlStore(Store):
         after: int = 0,
         upto: int | None = None,
         page: int = 1000,
-        columns: Sequence[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The batch's rows as they lie in the table, in order of sequence, page by page; reading changes nothing.
+        """The batch's rows as they lie in the table, in order of sequence, page by page; reading changes nothing."""
+        return self._batches.rows(held, after, upto, page)
 
-        `columns` are those wanted, `sequence` among them; None for all.
-        """
-        return self._batches.rows(held, after, upto, page, columns)
+    def batch_values(self, held: BatchLease, columns: Sequence[str], *, page: int = 1000) -> Iterator[tuple[Any, ...]]:
+        """The same, of these columns, `sequence` among them, and without their names."""
+        return self._batches.values(held, columns, page)
 
     def batch_ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         """Cuts the batch into at most `parts` ranges (after, upto] of sequence numbers, of about the same size."""
