@@ -14,8 +14,12 @@ from demo.airflow_api import wait_until
 from demo.orders import make_orders
 from demo.pipeline import OrdersPipeline
 from homing import open_store
+from homing.airflow.pipeline import SPARK_ABOVE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+#: So many orders are worked on by Spark, and not by a plain process.
+FOR_SPARK = SPARK_ABOVE + 50
 
 
 def spark_job(pipeline: OrdersPipeline, application: str) -> int | None:
@@ -74,7 +78,7 @@ def test_messages_stored_while_the_triggerer_is_dead_are_delivered_once_it_is_ba
 
 def test_a_scheduler_killed_in_the_middle_of_a_run_loses_nothing(pipeline: OrdersPipeline) -> None:
     pipeline.unpause()
-    ids = store_orders(pipeline, 20, country="US", quantity=1)
+    ids = store_orders(pipeline, FOR_SPARK, country="US", quantity=1)
     wait_for_job(pipeline, "process.py")
     pipeline.airflow.kill("scheduler")
     pipeline.airflow.restart("scheduler")
@@ -88,7 +92,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_run_loses_nothing(pipeline: Order
 def test_a_running_task_that_is_cleared_dead_letters_nothing(pipeline: OrdersPipeline) -> None:
     pipeline.unpause()
     before = pipeline.books().total.dead_lettered
-    ids = store_orders(pipeline, 20, country="US", quantity=1)
+    ids = store_orders(pipeline, FOR_SPARK, country="US", quantity=1)
     wait_for_job(pipeline, "process.py")
     run_id = next(run["dag_run_id"] for run in pipeline.airflow.runs("orders") if run["state"] == "running")
     pipeline.airflow.clear("orders", run_id, ["process"], include_downstream=True)

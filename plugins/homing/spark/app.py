@@ -104,36 +104,49 @@ def _run(
     _show_our_log_lines()
     read_stores_file(Path.cwd())
     try:
-        pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
-        chain = load_chain(pipeline.chain)
-        with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
-            batch = Batch(stores, arguments.run_id, [flow.name for flow in chain.flows], chain=chain.name)
-            if not batch.held():
-                raise LeaseLostError("it holds no messages: its lease ran out, or it was never claimed")
-            if not is_needed(batch):
-                log.info("%s of batch %s: nothing is left to do, and no Spark job is started", step, arguments.run_id)
-                afterwards(batch)
-                return 0
-            name = f"homing {step} {arguments.run_id}"
-            with _who_works(
-                name, alone=arguments.alone, pipeline=pipeline, chain=chain, stores=stores, batch=batch
-            ) as (who, stop):
-
-                def run(fence: Fence) -> None:
-                    with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, stop):
-                        run_step(who(fence))
-
-                def open_step() -> Fence:
-                    fence = stores.ledger.open_step(batch.run_id, step, arguments.lease)
-                    return replace(fence, crashed=True) if batch.crashed_before() else fence
-
-                survive_crashes(stores.ledger, open_step, run)
-            afterwards(batch)
+        _work(step, arguments, run_step, is_needed, afterwards)
     except ConfigurationError as error:
         return _end(2, f"{step}: {error}")
     except HomingError as error:
         return _end(1, f"{step} of batch {arguments.run_id}: {error}")
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        return _end(1, f"{step} of batch {arguments.run_id}: {_our_line(error)}")
     return 0
+
+
+def _work(
+    step: str,
+    arguments: argparse.Namespace,
+    run_step: Callable[[Engine | Alone], object],
+    is_needed: Callable[[Batch], bool],
+    afterwards: Callable[[Batch], object],
+) -> None:
+    pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
+    chain = load_chain(pipeline.chain)
+    with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
+        batch = Batch(stores, arguments.run_id, [flow.name for flow in chain.flows], chain=chain.name)
+        if not batch.held():
+            raise LeaseLostError("it holds no messages: its lease ran out, or it was never claimed")
+        if not is_needed(batch):
+            log.info("%s of batch %s: nothing is left to do, and no Spark job is started", step, arguments.run_id)
+            afterwards(batch)
+            return
+        name = f"homing {step} {arguments.run_id}"
+        works = _who_works(name, alone=arguments.alone, pipeline=pipeline, chain=chain, stores=stores, batch=batch)
+        with works as (who, stop):
+
+            def run(fence: Fence) -> None:
+                with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, stop):
+                    run_step(who(fence))
+
+            def open_step() -> Fence:
+                fence = stores.ledger.open_step(batch.run_id, step, arguments.lease)
+                return replace(fence, crashed=True) if batch.crashed_before() else fence
+
+            survive_crashes(stores.ledger, open_step, run)
+        afterwards(batch)
 
 
 @contextmanager
@@ -170,6 +183,12 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
             raise
         ledger.close_step(fence)
         return
+
+
+def _our_line(error: Exception) -> str:
+    """What an executor, which noticed first, had to say; Spark wraps it into pages of its own."""
+    lines = str(error).strip().splitlines() or [type(error).__qualname__]
+    return next((line for line in reversed(lines) if "homing.errors." in line), lines[0]).strip()
 
 
 def _end(code: int, reason: str) -> int:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,7 +72,10 @@ def submit(spec: PipelineSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     binary.chmod(0o755)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
-    operator, task = ProcessOperator(task_id="process", pipeline=spec, spark_binary=str(binary)), FakeTask()
+    operator, task = (
+        ProcessOperator(task_id="process", pipeline=replace(spec, spark_above=0), spark_binary=str(binary)),
+        FakeTask(),
+    )
     operator.execute(task.context)
     return operator, task
 
