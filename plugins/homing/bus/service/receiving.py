@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -29,6 +32,8 @@ from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
 log = logging.getLogger(__name__)
 
 _FORGET_FROM = 10_000
+_SLICE = 0.3  # seconds of waiting, between which a lock can be renewed
+_GIVE_WAY = 0.002  # a thread that takes back at once what it gave is not overtaken
 _SESSION = "session"  # what its lock is kept by; those of messages by their tokens
 
 
@@ -51,6 +56,8 @@ class ServiceReceiveLink(ReceiveLink):
         self._receiving: Receiving | None = None
         self._held: dict[str, ServiceBusReceivedMessage] = {}
         self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
+        #: A receiver of the SDK is not for two threads: a renewal beside a receive was seen to break both.
+        self._turn = threading.Lock()
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
@@ -58,10 +65,15 @@ class ServiceReceiveLink(ReceiveLink):
         if self._open(wait) is None:
             return []
         self._keep_session(waiting=wait)
-        with self._translated("receive from"):
-            assert self._receiving is not None
-            received = self._receiving.receive(limit, wait)
-        return self._handed_out(received)
+        assert self._receiving is not None
+        until = time.monotonic() + wait
+        while True:
+            left = max(until - time.monotonic(), 0.0)
+            with self._translated("receive from"):
+                received = self._receiving.receive(limit, min(left, _SLICE))
+            if received or time.monotonic() >= until:
+                return self._handed_out(received)
+            time.sleep(_GIVE_WAY)
 
     def receive_deferred(self, sequence_number: int) -> Message:
         receiver = self._open(None)
@@ -228,8 +240,11 @@ class ServiceReceiveLink(ReceiveLink):
             now = datetime.now(timezone.utc)
             self._held = {token: held for token, held in self._held.items() if (held.locked_until_utc or now) >= now}
 
-    def _translated(self, doing: str) -> Any:
-        return translated(f"{doing} {self._path!r}")
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """The SDK for this thread alone, and its errors in our words."""
+        with self._turn, translated(f"{doing} {self._path!r}"):
+            yield
 
 
 def _left(until: datetime | None) -> float:
