@@ -28,7 +28,7 @@ MESSAGES = 120
 LATE = 105
 #: What can be in flight then: delivered, and not in the ledger yet.
 IN_FLIGHT = 5
-_PATIENCE = 600.0
+_PATIENCE = 1200.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,15 @@ class Scenario:
         self._wait(
             lambda: self.task(task_id, replay=replay)["state"] in states or None, f"{task_id} to be {'/'.join(states)}"
         )
+
+    def stands_still(self, task_id: str) -> None:
+        """Waits until this task of the first run has failed, or Airflow has given up the file and starts none."""
+
+        def stopped() -> bool | None:
+            failed = self.task(task_id)["state"] in ("failed", "up_for_retry")
+            return failed or self.api.api("GET", f"/dags/{self.name}")["is_stale"] or None
+
+        self._wait(stopped, f"{task_id} to fail, or never to be started")
 
     def books(self) -> Books:
         with self.stores() as stores:

@@ -33,7 +33,7 @@ from tests.airflow.scenario import (
 
 log = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.airflow, pytest.mark.matrix, pytest.mark.services, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.matrix, pytest.mark.services, pytest.mark.timeout(2400)]
 
 DAGS = Path(__file__).parent / "matrix_dags"
 REPOSITORY = Path(__file__).parents[2]
@@ -201,9 +201,9 @@ def broken(case: Scenario) -> None:
     content = case.file.read_text()
     case.file.write_text(content + "\nraise RuntimeError('broken in the middle of a run')\n")
     case.release(LATE_IN_SOURCE, worker)
-    case.wait_for("deliver.left", "failed", "up_for_retry")
+    case.stands_still("deliver.left")
     case.file.write_text(content)
-    case.api.wait_for_run(case.name, case.run(), timeout=300)
+    case.api.wait_for_run(case.name, case.run(), timeout=600)
     case.end_the_lease()
 
     nothing_is_lost(case.settled())
@@ -218,9 +218,9 @@ def left_broken(case: Scenario) -> None:
     content = case.file.read_text()
     case.file.write_text(content + "\nraise RuntimeError('broken in the middle of a run')\n")
     case.release(LATE_IN_SOURCE, worker)
-    case.wait_for("deliver.left", "failed", "up_for_retry")
+    case.stands_still("deliver.left")
     case.end_the_lease()
-    case.api.wait_for_dag("homing_reconcile", timeout=300)
+    case.api.wait_for_dag("homing_reconcile", timeout=600)
     case.api.unpause("homing_reconcile")
     case.has_been_swept()
     case.file.write_text(content)
@@ -246,7 +246,7 @@ def cleared(case: Scenario) -> None:
 
     nothing_is_lost(case.settled(), twice=1)
     case.api.clear(case.name, case.run(), ["deliver.left"])
-    case.api.wait_for_run(case.name, case.run(), timeout=300)
+    case.api.wait_for_run(case.name, case.run(), timeout=600)
     nothing_is_lost(case.settled(), twice=1)
 
 
@@ -281,7 +281,7 @@ def replay_marked(case: Scenario) -> None:
     case.api.mark_failed(replay_dag, case.run(replay=True), "replay")
     has_ended(worker)
     case.release("left0", worker)
-    case.api.wait_for_run(replay_dag, case.run(replay=True), timeout=300)
+    case.api.wait_for_run(replay_dag, case.run(replay=True), timeout=600)
     assert (case.failures(), case.books().total.dead_lettered) == (1, 0)
     case.api.clear(replay_dag, case.run(replay=True), ["replay"])
 
