@@ -6,7 +6,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from homing.delivery import Settlement, keep_books
+import pytest
+
+from homing.delivery import Batch, Settlement, keep_books, suspects
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
 from tests.spark.conftest import Numbers, delivered
@@ -49,6 +51,35 @@ def test_handlers_of_both_kinds_run_in_one_chain_and_every_message_is_accounted_
     }
     assert batch.settle() == Settlement(acknowledged=7, dropped=1)
     assert keep_books(natively.stores, natively.flows).balanced
+
+
+def test_where_nothing_is_left_out_the_names_of_the_messages_are_not_asked_for(
+    natively: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(4)])
+    monkeypatch.setattr(Batch, "heads", lambda _: pytest.fail("they take long to come by"))
+
+    assert natively.engine(batch, "process").process(natively.work) == 4
+
+
+def test_who_comes_after_a_crash_looks_at_small_parts_of_what_was_in_hand_as_a_whole(natively: Numbers) -> None:
+    batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(4)])
+    first = natively.stores.ledger.open_step("run", "process", 600)
+    natively.stores.ledger.suspect(first, suspects.part(suspects.Span()))
+
+    fence = natively.stores.ledger.open_step("run", "process", 600)
+    assert natively.at(batch, fence).process(natively.work) == 4
+
+    assert len(natively.published("run") or ()) == 4
+
+
+def test_a_message_that_was_held_before_is_looked_at_with_what_is_known_of_it(natively: Numbers) -> None:
+    natively.claim("run", {"n": 1, "amount": "1"}).settle()
+    batch = natively.batch("next run")
+    assert batch.claim(1) == 1
+    (part,) = batch.held()
+
+    assert not batch.is_new(part)
 
 
 def test_what_makes_a_dataframe_handler_fail_is_found_and_the_rest_goes_on(natively: Numbers, output: Path) -> None:

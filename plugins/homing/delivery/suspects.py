@@ -19,13 +19,13 @@ CRASH = "homing.WorkerCrash"
 
 
 class Span(NamedTuple):
-    """The rows of a batch from one id to another, both of them in it."""
+    """The rows of a batch from one id to another, both of them in it; to its end without a last one."""
 
-    first: str
-    last: str
+    first: str = ""
+    last: str | None = None
 
     def covers(self, row_id: str) -> bool:
-        return self.first <= row_id <= self.last
+        return self.first <= row_id and (self.last is None or row_id <= self.last)
 
 
 def one(entry: Entry) -> str:

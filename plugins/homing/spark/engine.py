@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
 from homing.delivery.batch import Head, Held
+from homing.delivery.records import FAILURE_TYPE
 from homing.delivery.work import WorkDir
 from homing.errors import LeaseLostError
 from homing.ledger import FAILED, SOURCE_FLOW, Fence
@@ -89,7 +90,7 @@ class Engine:
         if left is None:
             # Parts that were told from what fails are not to be made twice.
             whole = native.is_native(self.chain.source.processors)
-            return self._deliver(flow, self._processed(DataFrame.cache if whole else lambda frame: frame))
+            return self._deliver(flow, self._processed(_cached if whole else lambda frame: frame))
         return self._deliver(flow, [self._one_by_one(self._parquet(left))] if left else [])
 
     def replay(self, rate: float | None = None) -> Counter[str]:
@@ -97,7 +98,7 @@ class Engine:
 
         At most `rate` messages per second are delivered: by one task, since a rate that is worth setting is low.
         """
-        processed = self._processed(DataFrame.cache)
+        processed = self._processed(_cached)
         total: Counter[str] = Counter()
         for flow in self.chain.flows:
             total.update(self._deliver(flow.name, processed, rate))
@@ -108,10 +109,12 @@ class Engine:
     def _processed(self, keep: Keep) -> list[DataFrame]:
         """The messages after the source flow, in as many parts as it took."""
         if not native.is_native(self.chain.source.processors):
-            return [keep(self._source_flow(None, []))]
+            return [keep(self._source_flow(None, [], None))]
         return self._whole().process(self.chain.source.processors, self._source_flow, keep)
 
-    def _source_flow(self, some: Sequence[Head] | None, checks: list[native.Check]) -> DataFrame:
+    def _source_flow(
+        self, some: Sequence[Head] | None, checks: list[native.Check], passage: native.Passage | None
+    ) -> DataFrame:
         """The plan of the source flow over these messages, or all."""
         processors = self.chain.source.processors
         first = next(native.segments(processors), None)
@@ -123,7 +126,10 @@ class Engine:
             frames.append(_as_processed(parts.read(self.spark)) if plain else self._begin(parts, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
-        return self._through(_union(frames), SOURCE_FLOW, processors, start, checks)
+        begun = _union(frames)
+        if passage is None:
+            return self._through(begun, SOURCE_FLOW, processors, start, checks)
+        return passage.out_of(self._through(passage.into(begun), SOURCE_FLOW, processors, start, checks))
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
         task = self._task(SOURCE_FLOW)
@@ -228,8 +234,17 @@ def tell(batch: Batch, what: str, total: Counter[str] | None = None) -> None:
 
 def _as_processed(stored: DataFrame) -> DataFrame:
     """Stored messages in the columns of processed ones, without looking into them."""
-    readable = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
+    # The record of a failure is not the message that failed; who asked for the names knows that there is none.
+    strange = (F.col("encoding") == UNFIT) | (F.col("content_type") == FAILURE_TYPE)
+    readable = F.when(strange, F.raise_error("message")).otherwise(F.col("message"))
     return stored.withColumns({"message": readable, "properties": F.lit("{}")})
+
+
+def _cached(frame: DataFrame) -> DataFrame:
+    """Made now: what was observed of a plan is known only when it has run."""
+    cached = frame.cache()
+    cached.count()
+    return cached
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:

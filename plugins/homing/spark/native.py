@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -62,6 +62,24 @@ class Check:
             )
         if after.get("empty"):
             raise HandlerError(f"transformer {name!r} returned a null `message`: a content has a value", name)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Counts what goes into a flow and what comes out of it, likewise."""
+
+    before: Observation = field(default_factory=Observation)
+    after: Observation = field(default_factory=Observation)
+
+    def into(self, frame: DataFrame) -> DataFrame:
+        return frame.observe(self.before, *_counted())
+
+    def out_of(self, frame: DataFrame) -> DataFrame:
+        return frame.observe(self.after, *_counted())
+
+    def let_pass(self, number: int) -> bool:
+        """Whether so many messages went in, and the same came out. Only after the job."""
+        return self.before.get["rows"] == number and self.before.get == self.after.get
 
 
 def apply(handler: Handler, frame: DataFrame, checks: list[Check]) -> DataFrame:

@@ -89,10 +89,11 @@ class Recorder:
             time.sleep(2 * SECONDS)
 
     def _keep_turn(self) -> None:
-        """Raises LeaseLostError when another copy of this task has begun."""
-        if self._turn is not None:
-            with suppress(StoreUnavailableError):  # recording will tell, should it stay away
-                self._ledger.record(self._turn, [])
+        """Raises LeaseLostError when the step was taken over, or another copy of this task has begun: also while a
+        delivery hangs and nothing is there to be recorded, so that it is the last one."""
+        with suppress(StoreUnavailableError):  # recording will tell, should it stay away
+            for right in filter(None, (self._fence, self._turn)):
+                self._ledger.record(right, [])
 
     def _flush(self, *, suspect: bool = False) -> None:
         with self._lock:

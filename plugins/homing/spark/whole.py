@@ -27,7 +27,7 @@ from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow
 from homing.pipeline.handlers import Handler
 from homing.spark import native
-from homing.spark.bisection import bisect
+from homing.spark.bisection import FailedForAllError, bisect
 from homing.spark.signs import is_crash, is_fault
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ _CHUNK = 5_000  # rows of the ledger written at once
 
 # Into how many parts the suspects are cut after a crash of the driver: a crash costs more than a few calls.
 _PARTS = 32
+
+#: Makes the plan of the source flow over some of the messages, or for None over all, observed at its ends.
+Plan = Callable[[Sequence[Head] | None, list[native.Check], native.Passage | None], DataFrame]
 
 #: Runs a plan and gives back its result, to be read any number of times.
 Keep = Callable[[DataFrame], DataFrame]
@@ -53,10 +56,39 @@ class WholeBatch:
     def process(
         self,
         processors: Sequence[Handler],
-        plan: Callable[[Sequence[Head], list[native.Check]], DataFrame],
+        plan: Plan,
         keep: Keep,
     ) -> list[DataFrame]:
         """The messages after the source flow, in as many parts as were needed to part them from what fails."""
+        frame = None if self.fence.crashed else self._at_once(processors, plan, keep)
+        kept = self._part_by_part(processors, plan, keep) if frame is None else [frame]
+        self.ledger.suspect(self.fence, None)
+        return kept
+
+    def _at_once(self, processors: Sequence[Handler], plan: Plan, keep: Keep) -> DataFrame | None:
+        """What became of all messages in one part, when nothing is known of any of them yet: then their names are
+        asked for only if one was left out, since that takes longer than much of what comes of it. None when it fails.
+        """
+        parts = self.batch.held()
+        if not all(map(self.batch.is_new, parts)):
+            return None
+        checks, passage = list[native.Check](), native.Passage()
+        self.ledger.suspect(self.fence, suspects.part(suspects.Span()))
+        try:
+            frame = keep(plan(None, checks, passage))
+            _verify(checks, {})
+            if not passage.let_pass(sum(held.lease.size for held in parts)):
+                out = _ids(frame)
+                _verify((), out)
+                self._account(SOURCE_FLOW, processors, self.batch.heads(), out, DROPPED)
+        except Exception as error:
+            if not isinstance(error, FailedForAllError) and not self._is_fault(error):
+                raise
+            log.info("batch %s is looked at part by part, because it failed as a whole", self.batch.run_id)
+            return None
+        return frame
+
+    def _part_by_part(self, processors: Sequence[Handler], plan: Plan, keep: Keep) -> list[DataFrame]:
         heads = sorted(self.batch.heads(), key=lambda head: head.row_id)
         known = self._known(heads, SOURCE_FLOW)
         kept: list[DataFrame] = []
@@ -64,7 +96,7 @@ class WholeBatch:
         def call(some: Sequence[Head]) -> None:
             checks: list[native.Check] = []
             self._take_in_hand(SOURCE_FLOW, some)
-            frame = keep(plan(some, checks))
+            frame = keep(plan(some, checks, None))
             out = _ids(frame)
             _verify(checks, out)
             self._account(SOURCE_FLOW, processors, some, out, DROPPED)
@@ -74,7 +106,6 @@ class WholeBatch:
 
         waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
         bisect(self._parts(waiting), call, partial(self._give_up, SOURCE_FLOW, processors), is_fault=self._is_fault)
-        self.ledger.suspect(self.fence, None)
         return kept
 
     def deliver(

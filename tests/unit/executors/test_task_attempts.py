@@ -184,6 +184,20 @@ def test_a_task_whose_step_was_taken_over_records_nothing_more(module: Any, stor
     assert_counted(store, module)
 
 
+def test_a_delivery_that_hangs_while_the_step_is_taken_over_is_the_last_one(
+    module: Any, store: SqlStore, url: str
+) -> None:
+    task, batches = processed(store, url, 20)
+    module.seconds = 2.0
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(deliver, task, iter(batches))
+        wait_until(lambda: len(module.calls) == 1)
+        store.ledger().open_step("run", "deliver.crm", 600)
+        assert isinstance(hanging.exception(60), LeaseLostError)
+
+    assert module.calls == [0]
+
+
 class Forgetful(SqlLedger):
     """A ledger whose answer is lost once, after the commit."""
 

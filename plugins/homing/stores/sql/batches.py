@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -67,13 +68,26 @@ class Batches:
 
     def ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         c = self._table.c
-        # Cut by the database: it would take longer to fetch the numbers of a large batch.
-        part = sa.func.ntile(max(1, parts)).over(order_by=c.sequence).label("part")
-        numbered = sa.select(c.sequence, part).where(*self._mine(held)).subquery()
-        ends = sa.func.min(numbered.c.sequence), sa.func.max(numbered.c.sequence)
-        statement = sa.select(*ends).group_by(numbered.c.part).order_by(numbered.c.part)
-        found = self._database.read(lambda connection: connection.execute(statement).all())
-        return [(first - 1, last) for first, last in found]
+        mine = sa.select(c.sequence).where(*self._mine(held))
+        size = -(-held.size // max(1, parts))
+
+        def work(connection: Connection) -> list[tuple[int, int]]:
+            last = connection.execute(mine.order_by(c.sequence.desc()).limit(1)).scalar()
+            if last is None:
+                return []
+            cuts = [connection.execute(mine.order_by(c.sequence).limit(1)).scalar_one() - 1]
+            # From one cut to the next: to number all rows, or to fetch their numbers, takes several times as long.
+            while cuts[-1] < last:
+                rest = mine.where(c.sequence > cuts[-1]).order_by(c.sequence).offset(size - 1).limit(1)
+                cuts.append(connection.execute(rest).scalar() or last)
+            return list(pairwise(cuts))
+
+        return self._database.read(work)
+
+    def is_new(self, held: BatchLease) -> bool:
+        c = self._table.c
+        statement = sa.select(c.sequence).where(*self._mine(held), (c.epoch > 1) | (c.crashes > 0)).limit(1)
+        return self._database.read(lambda connection: connection.execute(statement).first()) is None
 
     def renew(self, held: BatchLease, until: int) -> bool:
         """Whether the batch was still held, and is now until then."""
