@@ -37,6 +37,7 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 MARKER = "HOMING_STACK"
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _OWNED_ELSEWHERE = ("AIRFLOW_", "SPARK_", "PYSPARK_", "PYTHONPATH", MARKER)
+_SQLITE_TIMEOUT = 60  # seconds
 
 # Defaults that make Airflow answer quickly on a small machine; `env` overrides each of them.
 _FAST = {
@@ -213,7 +214,8 @@ class AirflowStack(AirflowApi):
         }
 
     def _database_settings(self) -> dict[str, str]:
-        url = self.sql_alchemy_conn or f"sqlite:///{self.home / 'airflow.db'}"
+        # Airflow's scheduler ends when it has waited for SQLite's one writer for longer than this.
+        url = self.sql_alchemy_conn or f"sqlite:///{self.home / 'airflow.db'}?timeout={_SQLITE_TIMEOUT}"
         settings = {}
         scheme, _, rest = url.partition("://")
         if scheme in {"postgres", "postgresql", "postgresql+psycopg"}:

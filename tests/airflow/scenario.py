@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ LATE = 105
 #: What can be in flight then: delivered, and not in the ledger yet.
 IN_FLIGHT = 5
 _PATIENCE = 1200.0
+_ASKED = 60
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,27 @@ class Outcome:
         return sum(number - 1 for number in self.delivered[flow].values())
 
 
+class PatientApi(AirflowApi):
+    """Asks again when Airflow's own database was locked: many pipelines at once are much for SQLite."""
+
+    def http(self, *args: Any, **options: Any) -> Any:
+        for left in reversed(range(_ASKED)):
+            try:
+                return super().http(*args, **options)
+            except AirflowApiError as error:
+                if error.status != HTTPStatus.INTERNAL_SERVER_ERROR or not left:
+                    raise
+                log.info("asking again: %s", error)
+            time.sleep(1)
+        raise AssertionError
+
+
 class Scenario:
     """Everything a scenario does with its pipeline. Each has an API client of its own: they run at the same time."""
 
     def __init__(self, name: str, stack: AirflowStack, home: Path, ended: threading.Event) -> None:
         self.name, self.flows, self.home = name, flows(name), home / name
-        self.api = AirflowApi(stack.url, *stack.credentials())
+        self.api = PatientApi(stack.url, *stack.credentials())
         self._ended = ended
         self._runs: dict[str, str] = {}
         self.file = stack.dags_folder / f"{name}.py"
