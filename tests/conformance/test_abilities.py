@@ -425,6 +425,18 @@ def test_consumers_share_a_store_out_by_partition(open_place: Callable[..., Stor
     assert two.claim(100) == []
 
 
+@pytest.mark.needs(PARTITIONS, BULK)
+def test_what_was_stored_when_there_were_more_partitions_is_nobodys_and_not_stranded(
+    open_place: Callable[..., Store],
+) -> None:
+    open_place(partitions=8).store_many(range(40))
+    fewer = open_place(partitions=2)
+
+    claimed = [*fewer.claim(100, partitions=[0], lease=30), *fewer.claim(100, partitions=[1], lease=30)]
+
+    assert sorted(message.content for message in claimed) == list(range(40))
+
+
 # -- other ends -------------------------------------------------------------------------------------------------
 
 

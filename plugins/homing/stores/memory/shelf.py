@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Condition
 
@@ -147,8 +147,8 @@ class Shelf:
             entry.parked = entry.parked or entry.stamp == stamp
         return False
 
-    def pop_ready(self, limit: int, partitions: set[int | None] | None) -> list[Entry]:
-        """The next due entries, in order, at most one of each session. The caller leases all of them."""
+    def pop_ready(self, limit: int, is_mine: Callable[[int | None], bool] | None) -> list[Entry]:
+        """The next due entries of these partitions, in order, at most one of each session. The caller leases them."""
         found: list[Entry] = []
         passed_by: list[tuple[int, int, int, int, Entry]] = []
         while self._ready and len(found) < limit:
@@ -156,7 +156,7 @@ class Shelf:
             *_, stamp, entry = item
             if entry.stamp != stamp or entry.parked:
                 continue
-            if partitions is not None and entry.partition not in partitions:
+            if is_mine is not None and not is_mine(entry.partition):
                 passed_by.append(item)
             elif self._may_go(entry):
                 found.append(entry)

@@ -298,7 +298,7 @@ class MemoryStore(Store):
         key = message.partition_key or message.session_id or message.id
         return zlib.crc32(key.encode()) % self._options.partitions
 
-    def _share(self, partitions: Collection[int] | None) -> set[int | None] | None:
+    def _share(self, partitions: Collection[int] | None) -> Callable[[int | None], bool] | None:
         if partitions is None:
             return None
         known = self._options.partitions
@@ -306,7 +306,8 @@ class MemoryStore(Store):
             raise ConfigurationError(
                 f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
             )
-        return {*partitions, None}
+        # What was stored when there were more partitions, or none, belongs to whoever comes first.
+        return lambda number: number is None or number in partitions or number >= known
 
     def _lease(
         self, entries: Sequence[Entry], batch_id: str | None, token: str, lease: float | None, now: int

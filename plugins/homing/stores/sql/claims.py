@@ -40,7 +40,9 @@ class Wanted:
     lease: float | None = None
     ids: Collection[str] | None = None
     session_id: str | None = None
+    #: Which partitions, of how many.
     partitions: Collection[int] | None = None
+    of_partitions: int = 0
     #: Whether messages put aside by `defer` are meant.
     deferred: bool = False
     #: Whether to read the contents too.
@@ -52,14 +54,17 @@ class Wanted:
             raise ConfigurationError(f"a claim needs a positive limit and lease, not {self.limit} and {self.lease}")
 
 
+# Which buckets a statement that finds due messages looks into.
+_ALL, _ONE, _NONE, _BEYOND = "all", "one", "none", "beyond"
+
+
 class Shape(NamedTuple):
     """What a statement that finds due messages depends on."""
 
     limit: int
     contents: bool
     plain: bool
-    partitioned: bool
-    no_bucket: bool
+    bucket: str
     unless_urgent: bool
 
 
@@ -213,18 +218,18 @@ class Claims:
     ) -> list[Any]:
         """The first due messages of one priority; partition by partition, if only some are wanted."""
         found: list[Any] = []
-        buckets: list[int | None] = [None]
+        buckets: list[tuple[str, int]] = [(_ALL, 0)]
         if wanted.partitions is not None:
-            # Those that plain SQL stored belong to no partition: whoever comes first takes them.
-            buckets = [*wanted.partitions, None]
+            # What plain SQL stored belongs to no partition, and what was stored when there were more of them to none of
+            # those there are: whoever comes first takes it.
+            buckets = [(_NONE, 0), (_BEYOND, wanted.of_partitions), *((_ONE, number) for number in wanted.partitions)]
             random.shuffle(buckets)
-        for bucket in buckets:
+        for bucket, number in buckets:
             left = wanted.limit - taken - len(found)
             if left > 0:
                 plain = wanted.contents and self._plain
-                partitioned = wanted.partitions is not None
-                shape = Shape(left, wanted.contents, plain, partitioned, bucket is None, unless_urgent)
-                values = {"of_priority": priority, "low": low, "now": now, "of_bucket": bucket}
+                shape = Shape(left, wanted.contents, plain, bucket, unless_urgent)
+                values = {"of_priority": priority, "low": low, "now": now, "of_bucket": number}
                 some = fetch(connection, self._statements.get(self._due, shape), values)
                 found += self._whole(connection, some, plain) if wanted.contents else some
         return found
@@ -260,8 +265,11 @@ class Claims:
             # A literal: a plan made for any limit would rather sort the whole table.
             .limit(sa.literal_column(str(shape.limit)))
         )
-        if shape.partitioned:
-            statement = statement.where(c.bucket == (None if shape.no_bucket else sa.bindparam("of_bucket")))
+        if shape.bucket != _ALL:
+            number = sa.bindparam("of_bucket")
+            statement = statement.where(
+                {_ONE: c.bucket == number, _NONE: c.bucket.is_(None), _BEYOND: c.bucket >= number}[shape.bucket]
+            )
         if shape.unless_urgent:
             u = self._table.alias("urgent")
             urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)

@@ -159,7 +159,9 @@ class SqlStore(Store):
         """As in the contract; without a `limit`, the store's `batch_size`."""
         if limit is None:
             limit = self._live.current().batch_size
-        wanted = Wanted(limit, batch_id, lease, session_id=session_id, partitions=self._share(partitions))
+        share = self._share(partitions)
+        known = self._options.partitions
+        wanted = Wanted(limit, batch_id, lease, session_id=session_id, partitions=share, of_partitions=known)
         return self._hand_out(self._claim(wanted))
 
     def settle(
