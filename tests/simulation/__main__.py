@@ -31,7 +31,7 @@ def main() -> int:
         variant.patch(patch)
         world = World(Path(folder) if arguments.sqlite else None)
         for seed in seeds:
-            schedule = Schedule(world, seed, crash_at=arguments.crash_at, batch_type=variant.batch_type)
+            schedule = Schedule(world, seed, crash_at=arguments.crash_at)
             problems = schedule.run()
             if one:
                 say("".join(f"{line}\n" for line in schedule.trace))

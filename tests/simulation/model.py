@@ -95,8 +95,9 @@ class ModelStore:
         held = [row for row in self._of_batch(batch_id) if row["lock_token"] and row["time_next"] > self._clock()]
         return BatchLease(batch_id, min(row["lock_token"] for row in held), len(held)) if held else None
 
-    def batch_rows(self, held: BatchLease) -> Iterator[Row]:
+    def batch_rows(self, held: BatchLease, *, ids: Collection[str] | None = None) -> Iterator[Row]:
         mine = [row for row in self._of_batch(held.batch_id) if row["lock_token"] == held.lock_token]
+        mine = [row for row in mine if ids is None or row["id"] in ids]
         return iter([dict(row) for row in sorted(mine, key=lambda row: row["sequence"])])
 
     def batch_values(self, held: BatchLease, columns: Sequence[str], *, page: int = 1000) -> Iterator[tuple[Any, ...]]:

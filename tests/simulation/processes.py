@@ -51,7 +51,7 @@ class Proxy:
 class Process:
     """One process of one run."""
 
-    def __init__(self, world: World, run_id: str, interfere: Interfere, batch_type: type[Batch] = Batch) -> None:
+    def __init__(self, world: World, run_id: str, interfere: Interfere) -> None:
         real = world.stores
         self.world = world
         self.run_id = run_id
@@ -59,7 +59,7 @@ class Process:
         parts = (real.store, real.failures, real.dead_letters, real.ledger)
         self.stores = PipelineStores(*(Proxy(part, interfere) for part in parts))  # type: ignore[arg-type]
         self.ledger = self.stores.ledger
-        self.batch = batch_type(self.stores, run_id, FLOWS, chain="orders")
+        self.batch = Batch(self.stores, run_id, FLOWS, chain="orders")
 
     # -- the tasks ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from homing.delivery import Batch
 from homing.errors import LeaseLostError, StoreUnavailableError
 from tests.simulation.processes import TASK_ERRORS, Process
 from tests.simulation.world import CHUNK, FLOWS, Killed, Plan, World
@@ -56,11 +55,8 @@ class Actor:
 class Schedule:
     """Everything that happens under one seed. With `crash_at`, only whoever makes that store call is killed."""
 
-    def __init__(
-        self, world: World, seed: int, *, crash_at: int | None = None, batch_type: type[Batch] = Batch
-    ) -> None:
+    def __init__(self, world: World, seed: int, *, crash_at: int | None = None) -> None:
         self.world, self.rng, self.crash_at = world, random.Random(seed), crash_at  # noqa: S311
-        self.batch_type = batch_type
         self.trace: list[str] = []
         self.calls = self.faults = self._numbers = 0
         self.budget = self.rng.choice([0, 1, 1, 2, 3, 5]) if crash_at is None else 0
@@ -101,7 +97,7 @@ class Schedule:
         run.tries[task] = run.tries.get(task, 0) + 1
         self._numbers += 1
         name = f"{self._numbers}:{run.run_id}.{task}#{run.tries[task]}"
-        process = Process(self.world, run.run_id, self._interfere, self.batch_type)
+        process = Process(self.world, run.run_id, self._interfere)
         self.actors.append(Actor(name, run, task, greenlet(lambda: self._body(process, run, task))))
 
     def _body(self, process: Process, run: Run, task: str) -> tuple[bool, Any]:

@@ -22,7 +22,7 @@ def first_caught(variant: Variant, schedules: int) -> tuple[int, list[str]] | No
         variant.patch(patch)
         world = World()
         for seed in range(schedules):
-            problems = Schedule(world, seed, batch_type=variant.batch_type).run()
+            problems = Schedule(world, seed).run()
             if problems:
                 return seed, problems
     return None

@@ -8,21 +8,23 @@ from typing import Any
 
 import pytest
 
-from homing.delivery import Batch
+from homing.delivery.settling import Settling
 from homing.stores.sql import SqlLedger
 from tests.simulation.model import ModelLedger
 from tests.simulation.processes import Process
 
 
-class AcknowledgesBeforeTheCopy(Batch):
+def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
     """A failed message is acknowledged, and only then copied to where it is to wait."""
 
-    def _move(self, held: Any, moving: Any, found: Any, to: Any) -> set[str]:
-        make = self._dead_letter if to is self._stores.dead_letters else self._failure
-        if moving:
-            self._finish(held, moving)
-            self._copy([make(row, found.entries[row["id"]]) for row in moving], to)
-        return {row["id"] for row in moving}
+    def move(self: Settling, held: Any, moving: Any, found: Any, to: Any) -> set[str]:
+        copies = self._copies(held, moving, found, to)
+        if copies:
+            self._finish(held, copies)
+            self._copy(list(copies.values()), to)
+        return set(copies)
+
+    patch.setattr(Settling, "_move", move)
 
 
 def ledger_without_a_fence(patch: pytest.MonkeyPatch) -> None:
@@ -47,16 +49,15 @@ def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Variant:
-    """How a schedule is run: with which `Batch`, and what is changed before; and what the checker must say then."""
+    """What is changed before a schedule is run, and what the checker must say then."""
 
     fault: str = ""
-    batch_type: type[Batch] = Batch
     patch: Callable[[pytest.MonkeyPatch], None] = lambda _: None
 
 
 VARIANTS = {
     "sound": Variant(),
-    "acknowledge-first": Variant("lost: ", AcknowledgesBeforeTheCopy),
-    "no-fence": Variant("duplicates where", patch=ledger_without_a_fence),
-    "note-first": Variant("lost: ", patch=note_before_delivering),
+    "acknowledge-first": Variant("lost: ", acknowledge_before_the_copy),
+    "no-fence": Variant("duplicates where", ledger_without_a_fence),
+    "note-first": Variant("lost: ", note_before_delivering),
 }

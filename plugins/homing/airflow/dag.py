@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 
 from homing.airflow.pipeline import SPARK_ABOVE, PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
-from homing.delivery.batch import DEFAULT_LEASE
+from homing.delivery.settling import DEFAULT_LEASE
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 

@@ -13,7 +13,7 @@ from typing import Any
 from homing.airflow.hook import find_url, is_url
 from homing.airflow.retries import MessageRetries
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.batch import DEFAULT_LEASE
+from homing.delivery.settling import DEFAULT_LEASE
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
 from homing.retry import RetryPolicy

@@ -16,8 +16,9 @@ from homing.airflow.pipeline import PipelineSpec, run_key
 from homing.airflow.telling import note, show_messages
 from homing.airflow.trigger import StoreTrigger
 from homing.delivery import open_pipeline_stores, work
-from homing.delivery.batch import DEFAULT_LEASE, Batch
+from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
+from homing.delivery.settling import DEFAULT_LEASE
 from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
 from homing.stores import open_store
 from homing.stores.sql import SqlStore

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, TaskGroup
 from homing.airflow.dag import START
 from homing.airflow.pipeline import SPARK_ABOVE, PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
-from homing.delivery.batch import DEFAULT_LEASE
+from homing.delivery.settling import DEFAULT_LEASE
 from homing.retry import RetryPolicy
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from homing.delivery.batch import is_complete, was_delivered
 from homing.delivery.records import dead_letter_id
+from homing.delivery.settling import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
 from homing.message import ACKNOWLEDGED, DEAD

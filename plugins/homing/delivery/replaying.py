@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from homing.delivery import records, suspects
-from homing.delivery.batch import DEFAULT_LEASE, Batch, Row
+from homing.delivery.batch import Batch
+from homing.delivery.holding import Row
+from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
 from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from homing.delivery.batch import is_complete, was_delivered
 from homing.delivery.records import dead_letter_id
+from homing.delivery.settling import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
 from homing.ledger import Entry
 from homing.stores.sql.scans import Condition

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, suspects
-from homing.delivery.batch import DEFAULT_LEASE
 from homing.delivery.reach import read_stores_file, refuse_unreachable
+from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.work import WorkDir
 from homing.errors import ConfigurationError, HomingError, LeaseLostError
 from homing.ledger import Fence, Ledger

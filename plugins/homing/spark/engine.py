@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
-from homing.delivery.batch import Head, Held
+from homing.delivery.holding import Head, Held
 from homing.delivery.records import FAILURE_TYPE
 from homing.delivery.work import WorkDir
 from homing.errors import LeaseLostError

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, suspects
-from homing.delivery.batch import Head
+from homing.delivery.holding import Head
 from homing.errors import HandlerError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.pipeline import Drop

@@ -51,6 +51,14 @@ class Batches:
         for row in self.values(held, names, page, after, upto):
             yield dict(zip(names, row, strict=True))
 
+    def some_rows(self, held: BatchLease, ids: Collection[str]) -> Iterator[dict[str, Any]]:
+        names = self._table.c.keys()
+        for chunk in chunks(ids, self._database.dialect.chunk):
+            mine = self._database.dialect.among(self._table.c.id, chunk)
+            statement = sa.select(self._table).where(mine, *self._mine(held)).order_by(self._table.c.sequence)
+            found = self._database.read(lambda connection, one=statement: fetch(connection, one))  # type: ignore[misc]
+            yield from (dict(zip(names, row, strict=True)) for row in found)
+
     def values(
         self, held: BatchLease, names: Sequence[str], page: int, after: int = 0, upto: int | None = None
     ) -> Iterator[tuple[Any, ...]]:

@@ -266,7 +266,7 @@ class Claims:
             .limit(sa.literal_column(str(shape.limit)))
         )
         if shape.bucket != _ALL:
-            number = sa.bindparam("of_bucket")
+            number: sa.BindParameter[int] = sa.bindparam("of_bucket")
             statement = statement.where(
                 {_ONE: c.bucket == number, _NONE: c.bucket.is_(None), _BEYOND: c.bucket >= number}[shape.bucket]
             )

@@ -343,9 +343,11 @@ class SqlStore(Store):
         after: int = 0,
         upto: int | None = None,
         page: int = 1000,
+        ids: Collection[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The batch's rows as they lie in the table, in order of sequence, page by page; reading changes nothing."""
-        return self._batches.rows(held, after, upto, page)
+        """The batch's rows as they lie in the table, in order of sequence, page by page, or those of these ids;
+        reading changes nothing."""
+        return self._batches.rows(held, after, upto, page) if ids is None else self._batches.some_rows(held, ids)
 
     def batch_values(self, held: BatchLease, columns: Sequence[str], *, page: int = 1000) -> Iterator[tuple[Any, ...]]:
         """The same, of these columns, `sequence` among them, and without their names."""

@@ -1,0 +1,291 @@
+"""Settling: where the messages a run holds go in the end. Each has its next durable copy before this one is
+acknowledged, and everything may be done twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from homing.delivery import records, suspects
+from homing.delivery.holding import Head, Held, Holding, Row, head_of
+from homing.errors import StoreError
+from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
+from homing.message import ACKNOWLEDGED, Message
+from homing.store import BatchLease
+from homing.stores.sql import SqlStore
+
+log = logging.getLogger(__name__)
+
+#: How long a batch is held without a sign of life. Long enough for a scheduler that is slow to start the next task.
+DEFAULT_LEASE = 600.0
+
+# A source flow that went well delivers nothing by itself.
+_COMPLETE = DONE_STATES - {PROCESSED}
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What settling did with the messages of a batch: each is counted once.
+
+    `acknowledged` are those that are complete; `dropped` are those of them that reached no destination.
+    """
+
+    acknowledged: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    released: int = 0
+    dropped: int = 0
+
+    @property
+    def delivered(self) -> int:
+        return self.acknowledged - self.dropped
+
+    def __str__(self) -> str:
+        return (
+            f"{self.delivered} delivered, {self.dropped} dropped by rule, {self.failed} failed and to be replayed, "
+            f"{self.dead_lettered} dead-lettered, {self.released} released"
+        )
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A part of a batch by what the ledger says of its messages; entries by the id of the row."""
+
+    complete: list[Head]
+    failed: list[Head]
+    untouched: list[Head]
+    entries: dict[str, dict[str, Entry]]
+
+
+class Settling:
+    """Sorts what a run holds by what the ledger says, and brings it to where it belongs."""
+
+    def __init__(self, holding: Holding, flows: Sequence[str], chain: str) -> None:
+        self._holding = holding
+        self._stores = holding.stores
+        self._flows = tuple(flows)
+        self._chain = chain
+
+    @property
+    def store_name(self) -> str:
+        return self._stores.store.name
+
+    def settle(self, failed_to: SqlStore, *, tried: bool = True) -> Settlement:
+        """Acknowledges what is complete, moves what failed, and releases the rest. See `Batch.settle`.
+
+        Without `tried`, failures that no replay has tried are moved too.
+        """
+        total = Settlement()
+        crashed = self._take_over()
+        for held in self._held_again():
+            found = self._count_crashes(held, self._sort(held), crashed)
+            self._finish(held, [head.row_id for head in found.complete])
+            gone = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
+            kept = [head.row_id for head in (*found.untouched, *found.failed) if head.row_id not in gone]
+            held.store.settle_batch(held.lease, kept, success=False)
+            dead = failed_to is self._stores.dead_letters
+            total = Settlement(
+                total.acknowledged + len(found.complete),
+                total.failed + (0 if dead else len(gone)),
+                total.dead_lettered + (len(gone) if dead else 0),
+                total.released + len(kept),
+                total.dropped + sum(not was_delivered(found.entries[head.row_id]) for head in found.complete),
+            )
+        self._stores.ledger.close_steps(self._holding.run_id)
+        return total
+
+    def acknowledge_complete(self) -> int:
+        """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
+        left = 0
+        for held in self._holding.parts():
+            found = self._sort(held)
+            self._finish(held, [head.row_id for head in found.complete])
+            left += len(found.failed) + len(found.untouched)
+        return left
+
+    def completed(self, heads: Collection[Head]) -> Settlement:
+        """How many of these messages, held before, are complete by now, and how many of those were dropped."""
+        known = self._stores.ledger.known([head.message_id for head in heads])
+        stories = [known.get((head.message_id, head.life), {}) for head in heads]
+        complete = [entries for entries in stories if is_complete(entries, self._flows)]
+        return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
+
+    def move_dead(self) -> int:
+        """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
+        moved = 0
+        for store in (self._stores.store, self._stores.failures):
+            rows = {row["id"]: row for row in store.dead_messages()}
+            found = self._sorted([head_of(row) for row in rows.values()])
+            open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
+            letters = {one: self._dead_letter(rows[one], found.entries[one]) for one in open_ids}
+            letters = self._with_room(letters, self._stores.dead_letters)
+            if letters:
+                self._record_as_failed([rows[head.row_id] for head in found.untouched])
+                self._copy(list(letters.values()), self._stores.dead_letters)
+                log.warning("dead-lettered %d messages that crashed their consumers or are unreadable", len(letters))
+            store.finish_dead([*letters, *(head.row_id for head in found.complete)])
+            moved += len(letters)
+        return moved
+
+    def finish_moves(self, held: Held) -> set[str]:
+        """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
+        to = self._stores.failures if held.store is self._stores.store else self._stores.dead_letters
+        heads = self._holding.heads_of(held)
+        copies = {head.row_id: self._holding.id_in(to, head.row_id) for head in heads}
+        there = next(iter(self._holding.ask(to, lambda store: _lives(store, copies.values()))), {})
+        moved = [head.row_id for head in heads if there.get(copies[head.row_id], -1) == head.life]
+        self._finish(held, moved)
+        return copies.keys() - moved
+
+    # -- crashes -----------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> list[Fence]:
+        """Ends the right to record of every step that did not come to its end, and records as failed the one message
+        that was in hand. The steps of which it is not known."""
+        ledger, run_id = self._stores.ledger, self._holding.run_id
+        fences = [ledger.open_step(run_id, step, DEFAULT_LEASE) for step in ledger.left_open(run_id)]
+        return [fence for fence in fences if suspects.blame(ledger, fence) is None]
+
+    def _count_crashes(self, held: Held, found: Sorted, crashed: Sequence[Fence]) -> Sorted:
+        """Counts a crash for each message that one of these steps may have died of. Those for which it is one too many
+        have failed: alone in its replay, each shows whether it was the one."""
+        if not crashed:
+            return found
+        spans = [suspects.span_of(fence) for fence in crashed]
+        failed_before = [head for head in found.failed if not self._failed_here(found.entries[head.row_id])]
+        open_heads = [*found.untouched, *failed_before]
+        died = [head for head in open_heads if any(span is None or span.covers(head.row_id) for span in spans)]
+        held.store.count_crash(held.lease, [head.row_id for head in died])
+        most = held.store.properties.max_deliveries
+        error = suspects.crash(f"{most} who had this message in hand have died", crashed[0].step)
+        worst = [head for head in died if head.crashes + 1 >= most]
+        self._stores.ledger.record(crashed[0], [head.subject.entry(SOURCE_FLOW, FAILED, error) for head in worst])
+        return self._sort(held) if worst else found
+
+    # -- moving ------------------------------------------------------------------------------------------------
+
+    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore, tried: bool) -> list[Head]:
+        """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
+        a replay has failed for it, if one was tried."""
+        if failed_to is self._stores.failures:
+            return found.failed if held.store is self._stores.store else []
+        if held.store is failed_to:
+            return []
+        return [head for head in found.failed if not tried or self._failed_here(found.entries[head.row_id])]
+
+    def _failed_here(self, entries: dict[str, Entry]) -> bool:
+        run_id = self._holding.run_id
+        return any(entry.state == FAILED and entry.run_id == run_id for entry in entries.values())
+
+    def _move(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> set[str]:
+        """The ids of those of these messages that are in the other store now."""
+        copies = self._with_room(self._copies(held, moving, found, to), to)
+        if copies:
+            self._copy(list(copies.values()), to)
+            self._finish(held, copies)
+            log.info("%d messages went from store %s to %s", len(copies), held.store.name, to.name)
+        return set(copies)
+
+    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> dict[str, Message]:
+        """What the other store is to hold of these messages, by the ids of their rows."""
+        make = self._dead_letter if to is self._stores.dead_letters else self._failure
+        rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
+        return {row["id"]: make(row, found.entries[row["id"]]) for row in rows}
+
+    def _with_room(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
+        """Those of these copies whose ids no other message has there: an id may come again while the failure of its
+        first message waits. The second message then waits where it is."""
+        there = _lives(to, [copy.id for copy in copies.values()])
+        room = {
+            one: copy
+            for one, copy in copies.items()
+            if there.get(copy.id, records.life_in(copy)) == records.life_in(copy)
+        }
+        if len(room) < len(copies):
+            stays = min(copies.keys() - room.keys())
+            log.warning("message %s stays: an earlier message of that id is in store %s still", stays, to.name)
+        return room
+
+    def _copy(self, copies: list[Message], to: SqlStore) -> None:
+        """Stores the copies and makes sure they are there: an id that the store knew already would not be stored."""
+        to.store_many(copies)
+        there = _lives(to, [copy.id for copy in copies])
+        missing = {copy.id for copy in copies if copy.id not in there or there[copy.id] != records.life_in(copy)}
+        if missing:
+            raise StoreError(
+                f"store {to.name!r} did not keep a copy of message {min(missing)}: it had finished one of that id "
+                f"before. Nothing was acknowledged; remove that one from {to.name!r}"
+            )
+
+    def _finish(self, held: Held, ids: Collection[str]) -> None:
+        """Acknowledges messages. Of a failure record nothing need be kept: the ledger knows the message's story."""
+        if held.store is self._stores.store:
+            held.store.settle_batch(held.lease, list(ids))
+        else:
+            held.store.forget_batch(held.lease, list(ids))
+
+    # -- sorting -----------------------------------------------------------------------------------------------
+
+    def _held_again(self) -> Iterator[Held]:
+        """What the run holds, and what it held until its lease ran out, unless somebody else has it by now."""
+        run_id = self._holding.run_id
+
+        def again(store: SqlStore) -> tuple[SqlStore, BatchLease | None]:
+            known = store.knows_batch(run_id)
+            return store, store.lease_batch(1, batch_id=run_id, lease=DEFAULT_LEASE, ids=()) if known else None
+
+        for store, lease in self._holding.each(again):
+            if lease is not None:
+                yield Held(store, lease)
+
+    def _sort(self, held: Held) -> Sorted:
+        return self._sorted(self._holding.heads_of(held))
+
+    def _sorted(self, heads: list[Head]) -> Sorted:
+        known = self._stores.ledger.known(head.message_id for head in heads)
+        result = Sorted([], [], [], {})
+        for head in heads:
+            entries = result.entries[head.row_id] = known.get((head.message_id, head.life), {})
+            if is_complete(entries, self._flows):
+                result.complete.append(head)
+            elif any(not entry.done for entry in entries.values()):
+                result.failed.append(head)
+            else:
+                result.untouched.append(head)
+        return result
+
+    def _record_as_failed(self, rows: list[Row]) -> None:
+        """Notes what a store gave up, so that replaying the batch finds it."""
+        ledger, run_id = self._stores.ledger, self._holding.run_id
+        fence = ledger.open_step(run_id, "store", DEFAULT_LEASE)
+        ledger.record(fence, [records.given_up(row, run_id) for row in rows if row["dead_letter_reason"]])
+        ledger.close_step(fence)
+
+    def _failure(self, row: Row, entries: dict[str, Entry]) -> Message:
+        return records.failure(row, entries, self._chain, self._holding.run_id)
+
+    def _dead_letter(self, row: Row, entries: dict[str, Entry]) -> Message:
+        return records.dead_letter(row, entries, self._chain, self._holding.run_id, self.store_name)
+
+
+def was_delivered(entries: dict[str, Entry]) -> bool:
+    """Whether a message reached any destination."""
+    return any(entry.state == DELIVERED for entry in entries.values())
+
+
+def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
+    """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done.
+
+    Who names no destinations cannot tell, and gets a no.
+    """
+    source = entries.get(SOURCE_FLOW)
+    if source is not None and source.state == DROPPED:
+        return True
+    return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
+
+
+def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
+    """The copies of messages that wait in this store under these ids, and which message of its id each is of."""
+    found = store.browse(len(ids), ids=ids) if ids else []
+    return {copy.id: records.life_in(copy) for copy in found if copy.state != ACKNOWLEDGED}
