@@ -57,7 +57,7 @@ class Variant:
 
 VARIANTS = {
     "sound": Variant(),
-    "acknowledge-first": Variant("lost: ", acknowledge_before_the_copy),
+    "acknowledge-first": Variant("lost at once: ", acknowledge_before_the_copy),
     "no-fence": Variant("duplicates where", ledger_without_a_fence),
     "note-first": Variant("lost: ", note_before_delivering),
 }
