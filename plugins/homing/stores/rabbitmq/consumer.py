@@ -69,9 +69,11 @@ class Consumer:
             self.link.open()
             if self._options.prefetch > 1:
                 self._stream()
-                self._send_acknowledged()
-                if len(self._unsettled) < self._options.prefetch:
-                    self.link.wait(self._has_arrived, _ON_ITS_WAY)
+                self.link.poll()  # what is here already, before acknowledgements go out: they go in larger groups so
+                if not self._arrived:
+                    self._send_acknowledged()
+                    if len(self._unsettled) < self._options.prefetch:
+                        self.link.wait(self._has_arrived, _ON_ITS_WAY)
             if not self._arrived:
                 self._ask()
         return self._arrived.popleft() if self._arrived else None
