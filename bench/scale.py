@@ -10,6 +10,8 @@ class Scale:
     """`rounds` is for what takes milliseconds; what takes longer has rounds of its own."""
 
     rounds: int
+    #: How many messages are taken in a round, 1,000 at a time. A broker sends a prefetch before the clock starts.
+    taken: int
     #: How many messages wait where there are many, and how many lie beside them in other states.
     waiting: int
     beside: int
@@ -26,6 +28,7 @@ class Scale:
 
 FULL = Scale(
     rounds=20,
+    taken=10_000,
     waiting=1_000_000,
     beside=100_000,
     claims=60,
@@ -39,6 +42,7 @@ FULL = Scale(
 )
 QUICK = Scale(
     rounds=3,
+    taken=1_000,
     waiting=100_000,
     beside=10_000,
     claims=20,

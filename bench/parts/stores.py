@@ -61,7 +61,7 @@ class Field:
 
     def _case(self, name: str, verb: str, size: int) -> Case:
         player = self._players[name]
-        count = _COUNTS[size]
+        count = self._scale.taken if verb == "take" and size == LARGE else _COUNTS[size]
         if verb == "take" and player.name in _ONE_BY_ONE:
             size, count = 1, 100
         elif verb == "bulk" and player.name in _ONE_BY_ONE and player.name != "litequeue":
