@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import structlog
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.triggers.base import TriggerEvent
 from airflow.triggers.shared_stream import AckTimeout, SharedStreamManager
 
 from homing.airflow import StoreEventTrigger
@@ -182,6 +184,25 @@ def test_a_new_message_after_the_store_was_drained_is_news(urls: tuple[str, str]
         await triggerer.event()
 
     play(scene)
+
+
+def test_a_message_queue_trigger_of_the_scheme_homing_is_a_store_event_trigger(
+    urls: tuple[str, str], stores: PipelineStores
+) -> None:
+    stores.store.store(1)
+    trigger = MessageQueueTrigger(scheme="homing", store=urls[0], **QUICK)
+
+    async def first_event() -> Any:
+        return await asyncio.wait_for(anext(trigger.run()), PATIENCE)
+
+    assert isinstance(asyncio.run(first_event()), TriggerEvent)
+    # This is what Airflow keeps, and runs: the shared stream, and all it promises.
+    assert trigger.serialize() == StoreEventTrigger(urls[0], **QUICK).serialize()
+
+
+def test_the_scheme_of_somebody_else_is_not_ours() -> None:
+    with pytest.raises(ValueError, match="not recognized"):
+        MessageQueueTrigger(scheme="kafka", topics=["orders"]).serialize()
 
 
 def test_the_key_that_airflow_logs_shows_no_url() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from homing import Message, open_store
 from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
 from homing.airflow.asking import has_due
-from homing.airflow.provider_info import get_provider_info
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError, UnsupportedError
 from tests.servicebus.broker import Settings
@@ -242,16 +240,6 @@ def test_a_trigger_comes_back_from_its_serialized_form(trigger: Any) -> None:
 
     assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
     assert again.serialize() == trigger.serialize()
-
-
-def test_the_scheme_homing_of_message_queue_triggers_is_a_store_event_trigger() -> None:
-    (path,) = get_provider_info()["queues"]
-    module, _, name = path.rpartition(".")
-    provider = getattr(import_module(module), name)()
-
-    assert provider.scheme_matches("homing")
-    assert not provider.scheme_matches("kafka")
-    assert provider.trigger_class()(store="orders").store == "orders"
 
 
 @pytest.mark.parametrize("kind", [StoreTrigger, StoreEventTrigger])
