@@ -7,10 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 
 from homing.delivery import Batch, Settlement, keep_books, suspects
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
+from homing.spark import whole
 from tests.spark.conftest import Numbers, delivered
 
 
@@ -60,6 +62,30 @@ def test_where_nothing_is_left_out_the_names_of_the_messages_are_not_asked_for(
     monkeypatch.setattr(Batch, "heads", lambda _: pytest.fail("they take long to come by"))
 
     assert natively.engine(batch, "process").process(natively.work) == 4
+
+
+def test_what_comes_to_the_batch_while_it_is_processed_is_left_out_by_no_rule(
+    natively: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    natively.claim("before", {"n": 1, "amount": "a lot"})
+    first = natively.batch("before")
+    natively.engine(first, "process").process(natively.work)
+    assert first.settle().failed == 1
+    (late,) = first.unfinished("before")
+    batch = natively.claim("run", {"n": 2, "amount": "1"}, {"n": 3, "amount": "1", "drop": True})
+    ids = whole._ids
+
+    def meanwhile(frame: DataFrame) -> Counter[str]:
+        monkeypatch.setattr(whole, "_ids", ids)
+        natively.batch("run").reclaim([late])
+        return ids(frame)
+
+    monkeypatch.setattr(whole, "_ids", meanwhile)
+    assert natively.engine(batch, "process").process(natively.work) == 1
+
+    entries = natively.stores.ledger.entries([late])
+    assert entries[late][SOURCE_FLOW].state == FAILED
+    assert batch.settle().dropped == 1
 
 
 def test_who_comes_after_a_crash_looks_at_small_parts_of_what_was_in_hand_as_a_whole(natively: Numbers) -> None:

@@ -77,9 +77,14 @@ class Passage:
     def out_of(self, frame: DataFrame) -> DataFrame:
         return frame.observe(self.after, *_counted())
 
+    @property
+    def entered(self) -> int:
+        """How many messages went in. Only after the job, as what comes next."""
+        return int(self.before.get["rows"])
+
     def let_pass(self, number: int) -> bool:
-        """Whether so many messages went in, and the same came out. Only after the job."""
-        return self.before.get["rows"] == number and self.before.get == self.after.get
+        """Whether so many messages went in, and the same came out."""
+        return self.entered == number and self.before.get == self.after.get
 
 
 def apply(handler: Handler, frame: DataFrame, checks: list[Check]) -> DataFrame:
