@@ -5,18 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from homing.delivery import keep_books
+import pytest
+from pyspark.sql import SparkSession
+
+from homing.delivery import keep_books, open_pipeline_stores
 from homing.delivery.class_archive import class_archive
+from homing.spark.engine import Pipeline
+from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS, FLOWS, Numbers, delivered
 
 APPLICATIONS = Path(__file__).parents[2] / "spark_apps"
 
 
 def submit(
-    numbers: Numbers, output: Path, application: str, *arguments: str, master: str = "local[2]"
+    numbers: Numbers,
+    output: Path,
+    application: str,
+    *arguments: str,
+    master: str = "local[2]",
+    conf: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
@@ -28,7 +39,8 @@ def submit(
         "HOMING_STORE": numbers.pipeline.store,
         "HOMING_DEAD_LETTER_STORE": numbers.pipeline.dead_letter_store,
     }
-    command = ["spark-submit", "--master", master, str(APPLICATIONS / application), *arguments]
+    settings = [part for setting in conf for part in ("--conf", setting)]
+    command = ["spark-submit", "--master", master, *settings, str(APPLICATIONS / application), *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with class_archive() as start:
         done = subprocess.run(command, env=environment | start.environment, timeout=240, check=False, **pipes)
@@ -49,6 +61,30 @@ def test_a_batch_that_is_not_held_ends_with_one_and_starts_no_spark_job(numbers:
     assert done.returncode == 1
     assert "holds no messages" in done.stdout
     assert "SparkContext" not in done.stdout
+
+
+@pytest.mark.services
+def test_what_the_spark_ui_shows_has_no_secret(
+    spark: SparkSession, postgresql: PostgreSQL, tmp_path: Path, clean_output: Path
+) -> None:
+    url = postgresql.empty_database().replace("postgres@", "postgres:s3cret@")
+    pipeline = Pipeline("spark_chain:chain", f"{url}?store=numbers", f"{url}?store=numbers_dead")
+    events, work = tmp_path / "events", str(tmp_path / "work")
+    events.mkdir()
+    # All that the UI, and later the history server, has to show.
+    conf = ["spark.eventLog.enabled=true", f"spark.eventLog.dir=file://{events}", "spark.eventLog.compress=false"]
+    with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
+        numbers = Numbers(spark, stores, pipeline, tmp_path)
+        numbers.claim("run", {"n": 1})
+        arguments = ["--chain", pipeline.chain, "--run-id", "run", "--work-dir", work]
+        done = submit(numbers, clean_output, "process.py", *arguments, conf=conf)
+
+    shown = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
+    assert done.returncode == 0, done.stdout
+    assert "SparkListenerEnvironmentUpdate" in shown
+    assert "mapInArrow" in shown or "MapInArrow" in shown
+    assert "s3cret" in pipeline.store
+    assert "s3cret" not in shown + done.stdout
 
 
 def test_a_replay_ends_with_one_while_a_message_still_fails(numbers: Numbers, output: Path) -> None:
