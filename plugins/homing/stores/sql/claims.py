@@ -14,8 +14,9 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
-from homing.store import CRASHED, EXPIRED, BatchLease
+from homing.store import CRASHED, EXPIRED
 from homing.stores.sql.archive import Archive
+from homing.stores.sql.claimed import Claimed
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, fetch
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import NEEDED, PLAIN, READ, beyond_plain, is_plain
@@ -66,20 +67,6 @@ class Shape(NamedTuple):
     plain: bool
     bucket: str
     unless_urgent: bool
-
-
-@dataclass
-class Claimed:
-    """What was leased: rows of READ or PLAIN, or nothing but their number, and the token that fences them."""
-
-    token: str
-    rows: list[Any] = field(default_factory=list)
-    size: int = 0
-    #: How many of them the batch had before.
-    again: int = 0
-
-    def lease(self, batch_id: str) -> BatchLease | None:
-        return BatchLease(batch_id, self.token, self.size) if self.size else None
 
 
 class Claims:
@@ -346,10 +333,11 @@ class Claims:
             if fates[reason]:
                 dead = self._changes(self._dead(reason, wanted.properties.max_deliveries, now))
                 self._update(connection, fates[reason], dead)
-        self._update(connection, taken, *self._leases(wanted, claimed.token, now, late))
-        claimed.size += len(taken)
-        if wanted.contents:
-            claimed.rows += taken
+        with self._database.unwaited(connection):
+            self._update(connection, taken, *self._leases(wanted, claimed.token, now, late))
+            claimed.size += len(taken)
+            if wanted.contents:
+                claimed.read(taken)  # which takes about as long as it takes the database to write
 
     def _leases(self, wanted: Wanted, token: str, now: int, late: bool) -> tuple[sa.Update, dict[str, Any]]:
         """The statement that leases, and its parameters."""

@@ -140,6 +140,18 @@ class Database:
             with connection.begin_nested():
                 yield connection
 
+    @contextmanager
+    def unwaited(self, connection: Connection) -> Iterator[None]:
+        """What is executed inside is sent at once and waited for at the end of the block, where the driver can do that:
+        its errors come then, and it has no results."""
+        driver = connection.dialect.loaded_dbapi
+        if connection.dialect.driver != "psycopg" or not driver.capabilities.has_pipeline():
+            yield
+            return
+        open_one: Any = connection.connection.driver_connection
+        with driver_errors(connection), open_one.pipeline():
+            yield
+
     def connect_apart(self) -> PoolProxiedConnection:
         """A connection outside the pool, with the driver's own in its `dbapi_connection`; whoever asked closes it."""
         with self.translated("listen to"):

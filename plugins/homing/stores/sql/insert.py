@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
+from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
 from homing.stores.sql.wake_up import notify
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once
+
+
+class NewRows:
+    """The rows of contents or Messages, in order, each made by `make` when it is first asked for, and then kept: so
+    PostgreSQL takes in the first while the next is made."""
+
+    def __init__(self, items: Iterable[Any], make: Callable[[Any], dict[str, Any]]) -> None:
+        self._items = list(items)
+        self._make = make
+        self._made: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for place, item in enumerate(self._items):
+            if place == len(self._made):
+                self._made.append(self._make(item))
+            yield self._made[place]
+
+    def make(self) -> None:
+        """Makes all of them now."""
+        for _ in self:
+            pass
+
+    def columns(self) -> list[str]:
+        """All that one of them has a value for. What is nothing but content always has the same."""
+        alike = not any(isinstance(item, Message) for item in self._items)
+        return sorted(next(iter(self)) if alike else set().union(*self))
 
 
 class Inserts:
@@ -26,25 +56,23 @@ class Inserts:
         self._channel = channel
         self._statement = database.dialect.insert_new(table)
 
-    def insert(
-        self, connection: Connection, values: Sequence[Mapping[str, Any]], window: float, *, own: bool = True
-    ) -> None:
+    def insert(self, connection: Connection, new: NewRows, window: float, *, own: bool = True) -> None:
         """Inserts these rows. `own` says that the connection is the store's, not a caller's."""
         if window:
-            self._forget(connection, [row["id"] for row in values], window)
-        names = sorted(set().union(*values))
-        if "priority" in names:  # a row that leaves it out means its default, which is not NULL
-            values = [{"priority": 0, **row} for row in values]
-        copied = own and len(values) >= _COPY_FROM and connection.dialect.driver == "psycopg"
+            self._forget(connection, [row["id"] for row in new], window)
+        names = new.columns()
+        # A row that leaves its priority out means the default, which is not NULL.
+        values = [{"priority": 0, **row} for row in new] if "priority" in names else new
+        copied = own and len(new) >= _COPY_FROM and connection.dialect.driver == "psycopg"
         if not (copied and self._copy(connection, names, values)):
             self._execute(connection, names, values)
         notify(connection, self._channel)
 
-    def _execute(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> None:
+    def _execute(self, connection: Connection, names: list[str], values: Iterable[Mapping[str, Any]]) -> None:
         for chunk in chunks(values, _STATEMENTS):
             write_rows(connection, self._statement, names, chunk)
 
-    def _copy(self, connection: Connection, names: list[str], values: Sequence[Mapping[str, Any]]) -> bool:
+    def _copy(self, connection: Connection, names: list[str], values: Iterable[Mapping[str, Any]]) -> bool:
         """Whether all rows went in by COPY, which cannot leave out those that are there already."""
         quote = connection.dialect.identifier_preparer.quote
         statement = f"COPY {quote(self._table.name)} ({', '.join(map(quote, names))}) FROM STDIN"

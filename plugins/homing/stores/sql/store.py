@@ -15,15 +15,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
-from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, UnreadableMessageError
+from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
 from homing.message import ACKNOWLEDGED, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
-from homing.stores.sql.claims import Claimed, Claims, Wanted
+from homing.stores.sql.claimed import Claimed
+from homing.stores.sql.claims import Claims, Wanted
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
-from homing.stores.sql.insert import Inserts
+from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.properties import (
     ARCHIVED,
@@ -43,7 +44,7 @@ from homing.stores.sql.wake_up import WakeUp, notify
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
-_TOKEN, _ID = rows.READ.index("lock_token"), rows.READ.index("id")
+_ID = rows.READ.index("id")
 
 
 def open_sql_store(url: str) -> SqlStore:
@@ -134,18 +135,21 @@ class SqlStore(Store):
         window = self._live.current(transaction).duplicate_window
         now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
         new_ids = _new_ids()
-        values = [
-            rows.to_row(item, now, partitions=parts, columns=columns)
-            if isinstance(item, Message)
-            else rows.plain_row(next(new_ids), item, now, partitions=parts)
-            for item in contents
-        ]
-        if values and transaction is None:
-            self._database.write(lambda connection: self._inserts.insert(connection, values, window))
-        elif values:
+
+        def row(item: Any) -> dict[str, Any]:
+            if isinstance(item, Message):
+                return rows.to_row(item, now, partitions=parts, columns=columns)
+            return rows.plain_row(next(new_ids), item, now, partitions=parts)
+
+        new = NewRows(contents, row)
+        if not self._database.dialect.locks_rows:
+            new.make()  # before anybody has to wait for this transaction
+        if new and transaction is None:
+            self._database.write(lambda connection: self._inserts.insert(connection, new, window))
+        elif new:
             with self._database.within(transaction) as connection:
-                self._inserts.insert(connection, values, window, own=False)
-        return [row["id"] for row in values]
+                self._inserts.insert(connection, new, window, own=False)
+        return [one["id"] for one in new]
 
     def claim(
         self,
@@ -412,18 +416,14 @@ class SqlStore(Store):
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
-        """The claimed rows as messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
-        token, messages = claimed.token, []
-        for row in claimed.rows:
-            try:
-                messages.append(rows.read(row, token, 0 if row[_TOKEN] == token else 1))
-            except UnreadableMessageError as error:
-                bury = self._settlements.bury(contract.UNREADABLE, str(error))
-                self._settlements.apply([([Known(row[_ID], token, row[0])], bury)])
+        """The claimed messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
+        for row, why in claimed.unreadable:
+            bury = self._settlements.bury(contract.UNREADABLE, why)
+            self._settlements.apply([([Known(row[_ID], claimed.token, row[0])], bury)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
-        self._in_flight.update(dict.fromkeys([message.id for message in messages], token))
-        return messages
+        self._in_flight.update(dict.fromkeys([message.id for message in claimed.messages], claimed.token))
+        return claimed.messages
 
     def _held(self, message: str | Message) -> Held:
         if isinstance(message, Message) and message.lock_token is not None:
