@@ -39,7 +39,7 @@ _PROPERTIES = st.fixed_dictionaries(
         "correlation_id": _SHORT,
         "priority": st.integers(0, 255),
         "timestamp": st.integers(0, 2**63 - 1),
-        "type": _SHORT,
+        "type": _SHORT | st.sampled_from(["homing/json/1", "homing/text/1", "homing/rot13/1", "homing/"]),
         "expiration": st.just("3600000"),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pika
@@ -107,6 +108,52 @@ def test_what_cannot_be_read_is_dead_with_its_reason_and_the_next_is_delivered(
     assert message.dead_letter_description
     assert message.content in (body, body.decode(errors="replace"))
     dead.acknowledge(message)
+
+
+def test_a_message_of_ours_says_in_its_type_how_to_read_it_and_needs_no_headers(
+    store: RabbitStore, channel: Any, name: str
+) -> None:
+    before = datetime.now(timezone.utc)
+    store.store({"n": 1}, id="m1")
+
+    method, properties, body = channel.basic_get(name, auto_ack=False)
+
+    ours, encoding, stored = properties.type.split("/")
+    assert (body, ours, encoding) == (b'{"n":1}', "homing", "json")
+    assert set(properties.headers or ()) <= {"x-delivery-count"}  # a quorum queue's own
+    assert before <= datetime.fromtimestamp(int(stored) / 1e6, timezone.utc) <= datetime.now(timezone.utc)
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    message = take(store)
+    assert (message.content, message.subject) == ({"n": 1}, None)
+    assert message.enqueued_at is not None
+    assert message.enqueued_at.timestamp() == pytest.approx(int(stored) / 1e6)
+
+
+def test_a_message_that_an_earlier_version_stored_is_still_read_as_ours(
+    store: RabbitStore, channel: Any, name: str
+) -> None:
+    assert store.retrieve() is None
+    headers = {"homing-encoding": "json", "homing-enqueued-at": 1_800_000_000_000_000, "homing-headers": '{"k": "v"}'}
+    channel.basic_publish("", name, b'{"n": 1}', pika.BasicProperties(message_id="m1", headers=headers))
+
+    message = take(store)
+
+    assert (message.id, message.content, message.headers) == ("m1", {"n": 1}, {"k": "v"})
+    assert message.enqueued_at == datetime.fromtimestamp(1_800_000_000, timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "kind", ["homing/json", "homing/json/soon", f"homing/json/{10**30}", "homing", "homing-json/1"]
+)
+def test_a_type_that_only_looks_like_ours_is_a_strangers(
+    store: RabbitStore, channel: Any, name: str, kind: str
+) -> None:
+    assert store.retrieve() is None
+    channel.basic_publish("", name, b'{"n": 1}', pika.BasicProperties(type=kind))
+
+    message = take(store)
+
+    assert (message.content, message.subject) == ('{"n": 1}', kind)
 
 
 def test_a_dead_letter_keeps_its_reason_in_headers_for_everybody(store: RabbitStore, channel: Any, name: str) -> None:

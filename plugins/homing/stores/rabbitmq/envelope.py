@@ -1,16 +1,18 @@
 """Between a Message and what AMQP carries: a body, a few properties, a table of headers.
 
-The body is the encoded content. `homing-encoding` says how to read it; a message without it is a stranger's, and is
-read as what its content type says, else as text, else as bytes. The caller's headers travel as JSON text, because
-AMQP's own tables change types. Bookkeeping that a message must not lose on its way back into the queue is in headers
-too. Names below that end in `_AT` hold microseconds since 1970.
+The body is the encoded content. AMQP's `type` says how to read it, and when it was stored:
+"homing/json/1794914256155700". A message without it is a stranger's, and is read as what its content type says, else as
+text, else as bytes. The caller's headers travel as JSON text, because AMQP's own tables change types. Bookkeeping that
+a message must not lose on its way back into the queue is in headers too. Most messages have none of either: a table
+takes longer to read than all other properties. Times are microseconds since 1970.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import pika
 
@@ -20,10 +22,8 @@ from homing.message import Message
 from homing.stores.incoming import new_id
 from homing.stores.rabbitmq.topology import delay_route
 
-ENCODING = "homing-encoding"
 HEADERS = "homing-headers"
 ENVELOPE = "homing-envelope"
-ENQUEUED_AT = "homing-enqueued-at"
 DUE_AT = "homing-due-at"
 DELIVERIES = "homing-deliveries"
 CRASHES = "homing-crashes"
@@ -32,7 +32,9 @@ DESCRIPTION = "homing-dead-letter-description"
 SOURCE = "homing-dead-letter-source"
 LONG_ID = "homing-id"
 _OURS = "homing-"
-_PLAIN = {ENCODING, ENQUEUED_AT}
+_MARK = "homing/"
+# Where earlier versions wrote what is in `type` now.
+_ENCODING, _ENQUEUED_AT = "homing-encoding", "homing-enqueued-at"
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-acquired-count")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -41,6 +43,13 @@ _SHORT = 255  # bytes in one of AMQP's own properties
 _FIELDS = ("session_id", "partition_key", "subject", "to")
 _PROPERTIES = ("content_type", "correlation_id", "reply_to")
 _EXTRA = {*_FIELDS, *_PROPERTIES, "priority", "time_to_live"}
+
+
+class Mark(NamedTuple):
+    """What AMQP's `type` says of a message of ours."""
+
+    encoding: str
+    enqueued_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Delivery:
     `plain` says that it has nothing written on it that a message does not get when it is stored and sent at once.
     """
 
-    __slots__ = ("body", "headers", "id", "plain", "properties", "redelivered", "returns", "tag")
+    __slots__ = ("body", "headers", "id", "mark", "plain", "properties", "redelivered", "returns", "tag")
 
     def __init__(self, tag: int, redelivered: bool, properties: Any, body: bytes) -> None:
         self.tag = tag
@@ -70,7 +79,9 @@ class Delivery:
         self.headers: dict[str, Any] = properties.headers or {}
         #: How often it came back into the queue from somebody's hands since it was put there.
         self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
-        self.plain = not redelivered and self.headers.keys() == _PLAIN
+        #: None on a stranger's.
+        self.mark = _mark(properties.type) or _earlier_mark(self.headers)
+        self.plain = not (redelivered or self.headers) and self.mark is not None
         # A stranger's message without an id gets one, which it keeps if it goes back into the queue.
         self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
 
@@ -87,8 +98,9 @@ class Delivery:
 def pack(message: Message, queue: str, now: float) -> Parcel:
     """A message for this queue, or for the way to it when it is scheduled; raises UnstorableContentError."""
     encoded = m.encode(message.content)
-    headers: dict[str, Any] = {ENCODING: encoded.encoding, ENQUEUED_AT: int(now * 1e6)}
-    properties = pika.BasicProperties(headers=headers, delivery_mode=_PERSISTENT, message_id=message.id)
+    headers: dict[str, Any] = {}
+    kind = f"{_MARK}{encoded.encoding}/{int(now * 1e6)}"
+    properties = pika.BasicProperties(delivery_mode=_PERSISTENT, message_id=message.id, type=kind)
     extra = {name: value for name in _FIELDS if (value := getattr(message, name)) is not None}
     for name in _PROPERTIES:
         value = getattr(message, name)
@@ -108,6 +120,7 @@ def pack(message: Message, queue: str, now: float) -> Parcel:
         headers[HEADERS] = m.encode_headers(message.headers)
     if message.dead_letter_reason is not None:
         headers |= _explained(message.dead_letter_reason, message.dead_letter_description, message.dead_letter_source)
+    properties.headers = headers or None
     parcel = Parcel(message.id, "", queue, properties, encoded.body.encode())
     if message.scheduled_at is None:
         return parcel
@@ -116,7 +129,7 @@ def pack(message: Message, queue: str, now: float) -> Parcel:
 
 def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
     """The same, to arrive in the queue when it is due. Times are seconds since 1970."""
-    parcel.properties.headers[DUE_AT] = round(due * 1e6)
+    parcel.properties.headers = {**(parcel.properties.headers or {}), DUE_AT: round(due * 1e6)}
     if due <= now:
         return parcel
     exchange, routing_key, _ = delay_route(queue, due - now)
@@ -152,24 +165,23 @@ def buried(parcel: Parcel, reason: str, description: str | None, source: str) ->
 
 def unpack(delivery: Delivery, lock_token: str) -> Message:
     """The message that arrived; raises UnreadableMessageError when ours cannot be decoded."""
-    if ENCODING not in delivery.headers:
+    if delivery.mark is None:
         return unpack_raw(delivery, lock_token)
     try:
-        return _unpack(delivery, lock_token)
+        return _unpack(delivery, delivery.mark, lock_token)
     except (OverflowError, TypeError, ValueError) as error:
         raise UnreadableMessageError(f"message {delivery.id} is not as Homing writes them: {error}") from error
 
 
-def _unpack(delivery: Delivery, lock_token: str) -> Message:
-    headers = delivery.headers
+def _unpack(delivery: Delivery, mark: Mark, lock_token: str) -> Message:
     # What is left out here is as the class says it is by default.
     fields: dict[str, Any] = {
         "id": delivery.id,
-        "content": m.decode(headers[ENCODING], delivery.body.decode(), delivery.id),
+        "content": m.decode(mark.encoding, delivery.body.decode(), delivery.id),
         "headers": {},
         "lock_token": lock_token,
         "delivery_count": delivery.deliveries,
-        "enqueued_at": _datetime(headers.get(ENQUEUED_AT)),
+        "enqueued_at": mark.enqueued_at,
         "state": m.LEASED,
     }
     if not delivery.plain:
@@ -222,7 +234,7 @@ def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
         headers={key: _plain(value) for key, value in headers.items() if not key.startswith((_OURS, *_BROKERS))},
         correlation_id=properties.correlation_id,
         reply_to=properties.reply_to,
-        subject=properties.type,
+        subject=properties.type if delivery.mark is None else None,
         lock_token=lock_token,
         delivery_count=delivery.deliveries,
         enqueued_at=_said_by_a_stranger(properties.timestamp),
@@ -271,6 +283,21 @@ def _plain(value: Any) -> Any:
 def _explained(reason: str, description: str | None, source: str | None) -> dict[str, Any]:
     told = {REASON: reason, DESCRIPTION: description, SOURCE: source}
     return {key: value for key, value in told.items() if value is not None}
+
+
+@lru_cache(maxsize=1024)  # messages stored together have the same
+def _mark(kind: Any) -> Mark | None:
+    if not isinstance(kind, str) or not kind.startswith(_MARK):
+        return None
+    encoding, _, stored = kind.removeprefix(_MARK).partition("/")
+    try:
+        return Mark(encoding, _datetime(int(stored)))
+    except (OverflowError, ValueError):
+        return None
+
+
+def _earlier_mark(headers: dict[str, Any]) -> Mark | None:
+    return Mark(headers[_ENCODING], _datetime(headers.get(_ENQUEUED_AT))) if _ENCODING in headers else None
 
 
 def _datetime(microseconds: Any) -> datetime | None:

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, NoReturn
 
 import pika
-from pika import exceptions
+from pika import exceptions, frame, spec
 from pika.adapters.select_connection import IOLoop
 
 from homing.errors import ConfigurationError, StoreUnavailableError
@@ -29,9 +29,10 @@ _MOST_KEPT = 128 * 1024  # bytes
 
 
 class Connection(pika.SelectConnection):  # type: ignore[misc]
-    """Hands many frames to the socket at once: pika itself makes a system call for each.
+    """Hands many frames to the socket at once: pika itself makes a system call for each. And passes by those who wait
+    for answers when a message arrives: pika looks for them at every frame.
 
-    Should pika ever send frames by another way, they go that way, and only the speed is lost.
+    Should pika ever send or receive frames by another way, they go that way, and only the speed is lost.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,6 +49,12 @@ class Connection(pika.SelectConnection):  # type: ignore[misc]
         if self._kept_size > _MOST_KEPT:
             self.flush()
             self.keep()
+
+    def _process_callbacks(self, frame_value: Any) -> bool:
+        """Whether the frame was somebody's answer, who has it now."""
+        if type(frame_value) is not frame.Method or type(frame_value.method) is spec.Basic.Deliver:
+            return False
+        return bool(super()._process_callbacks(frame_value))
 
     def keep(self) -> None:
         """Collects frames until `flush`."""
