@@ -10,7 +10,7 @@ from functools import partial, reduce
 from itertools import count
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
@@ -69,12 +69,11 @@ class Engine:
         output = place.new_output(self.batch.run_id, self.fence.owner)
         parts: dict[DataFrame, tuple[str, int]] = {}
 
-        def keep(frame: DataFrame) -> DataFrame:
-            part, written = f"{output}/{next(numbers)}", Observation()
-            counted = frame.observe(written, F.count(F.lit(1)).alias("rows"))
-            counted.write.mode("overwrite").parquet(part)
+        def keep(frame: DataFrame, watch: native.Watch) -> DataFrame:
+            part = f"{output}/{next(numbers)}"
+            frame.write.mode("overwrite").parquet(part)
             kept = self._parquet([part])
-            parts[kept] = part, int(written.get["rows"])
+            parts[kept] = part, watch.left
             return kept
 
         kept = [parts[frame] for frame in self._processed(keep)]
@@ -90,7 +89,7 @@ class Engine:
         if left is None:
             # Parts that were told from what fails are not to be made twice.
             whole = native.is_native(self.chain.source.processors)
-            return self._deliver(flow, self._processed(_cached if whole else lambda frame: frame))
+            return self._deliver(flow, self._processed(_cached if whole else lambda frame, _: frame))
         return self._deliver(flow, [self._one_by_one(self._parquet(left))] if left else [])
 
     def replay(self, rate: float | None = None) -> Counter[str]:
@@ -109,34 +108,31 @@ class Engine:
     def _processed(self, keep: Keep) -> list[DataFrame]:
         """The messages after the source flow, in as many parts as it took."""
         if not native.is_native(self.chain.source.processors):
-            return [keep(self._source_flow(None, [], None))]
+            watch = native.Watch()
+            return [keep(self._source_flow(self.batch.held(), None, watch), watch)]
         return self._whole().process(self.chain.source.processors, self._source_flow, keep)
 
-    def _source_flow(
-        self, some: Sequence[Head] | None, checks: list[native.Check], passage: native.Passage | None
-    ) -> DataFrame:
-        """The plan of the source flow over these messages, or all."""
+    def _source_flow(self, parts: Sequence[Held], some: Sequence[Head] | None, watch: native.Watch) -> DataFrame:
+        """The plan of the source flow over these messages, or all, of these parts of the batch."""
         processors = self.chain.source.processors
         first = next(native.segments(processors), None)
         start = 0 if first is None or first.native else first.stop
         frames = []
         plain = first is not None and first.native and not any(head.wrapped for head in some or ())
-        for held in self.batch.held():
-            parts = self._parts(held, some)
-            frames.append(_as_processed(parts.read(self.spark)) if plain else self._begin(parts, start))
+        for held in parts:
+            cut = self._parts(held, some)
+            frames.append(_as_processed(cut.read(self.spark)) if plain else self._begin(cut, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
-        begun = _union(frames)
-        if passage is None:
-            return self._through(begun, SOURCE_FLOW, processors, start, checks)
-        return passage.out_of(self._through(passage.into(begun), SOURCE_FLOW, processors, start, checks))
+        begun = watch.begin(_union(frames))
+        return watch.end(self._through(begun, SOURCE_FLOW, processors, start, watch))
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
         task = self._task(SOURCE_FLOW)
         return parts.through(self.spark, lambda read: steps.process(task, read, stop), PROCESSED_DDL)
 
     def _through(
-        self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, checks: list[native.Check]
+        self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, watch: native.Watch
     ) -> DataFrame:
         """The plan of these processors, from `start` on, each in its own way."""
         task = self._task(flow)
@@ -145,7 +141,7 @@ class Engine:
                 continue
             if segment.native:
                 for handler in processors[segment.start : segment.stop]:
-                    frame = native.apply(handler, frame, checks)
+                    frame = native.apply(handler, frame, watch)
             else:
 
                 def run(batches: Iterator[pa.RecordBatch], cut: native.Segment = segment) -> Iterator[pa.RecordBatch]:
@@ -240,7 +236,7 @@ def _as_processed(stored: DataFrame) -> DataFrame:
     return stored.withColumns({"message": readable, "properties": F.lit("{}")})
 
 
-def _cached(frame: DataFrame) -> DataFrame:
+def _cached(frame: DataFrame, _: native.Watch) -> DataFrame:
     """Made now: what was observed of a plan is known only when it has run."""
     cached = frame.cache()
     cached.count()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
@@ -42,64 +42,99 @@ def is_native(processors: Sequence[Handler]) -> bool:
     return any(handler.dataframe for handler in processors)
 
 
+class Watch:
+    """Counts the messages at both ends of a flow and of each of its transformers, as a by-product of the job that runs
+    them: what it says is known after the job. Ends at the same place are counted once, because each count costs."""
+
+    def __init__(self) -> None:
+        self._place: DataFrame | None = None
+        self._count = Observation()
+        self._before = self._after = self._count
+        self._checks: list[Check] = []
+
+    def begin(self, frame: DataFrame) -> DataFrame:
+        """The frame, counted as what goes into the flow."""
+        frame, self._before = self._at(frame)
+        return frame
+
+    def end(self, frame: DataFrame) -> DataFrame:
+        """The frame, counted as what comes out of it."""
+        frame, self._after = self._at(frame)
+        return frame
+
+    def around(self, handler: Handler, transform: Callable[[DataFrame], DataFrame], frame: DataFrame) -> DataFrame:
+        """What the transformer makes of the frame, counted before and after."""
+        frame, before = self._at(frame)
+        frame, after = self._at(transform(frame))
+        self._checks.append(Check(handler, before, after))
+        return frame
+
+    def verify(self) -> None:
+        """Raises HandlerError unless every message came out of each transformer once, with a content."""
+        for check in self._checks:
+            check.verify()
+
+    @property
+    def entered(self) -> int:
+        return _number(self._before, "rows") or 0
+
+    @property
+    def left(self) -> int:
+        return _number(self._after, "rows") or 0
+
+    def let_pass(self, number: int) -> bool:
+        """Whether so many messages went in, and the same came out."""
+        return self.entered == number and _same(self._before, self._after)
+
+    def _at(self, frame: DataFrame) -> tuple[DataFrame, Observation]:
+        if frame is not self._place:
+            self._count = Observation()
+            self._place = frame.observe(
+                self._count,
+                F.count(F.lit(1)).alias("rows"),
+                F.bit_xor(F.xxhash64("id")).alias("ids"),
+                F.count_if(F.col("message").isNull()).alias("empty"),
+            )
+        return self._place, self._count
+
+
 @dataclass(frozen=True)
 class Check:
-    """Counts what goes into a transformer and what comes out, as a by-product of the job that runs it."""
+    """What went into a transformer and what came out."""
 
     handler: Handler
     before: Observation
     after: Observation
 
     def verify(self) -> None:
-        """Raises HandlerError unless every message came out once, with a content. Only after the job."""
-        before, after = self.before.get, self.after.get
         name = self.handler.name
-        if (before.get("rows"), before.get("ids")) != (after.get("rows"), after.get("ids")):
+        if not _same(self.before, self.after):
             raise HandlerError(
-                f"transformer {name!r} was given {before.get('rows')} messages and returned {after.get('rows')} rows, "
-                "or rows of other ids: it returns one row for each",
+                f"transformer {name!r} was given {_number(self.before, 'rows')} messages and returned "
+                f"{_number(self.after, 'rows')} rows, or rows of other ids: it returns one row for each",
                 name,
             )
-        if after.get("empty"):
+        if _number(self.after, "empty"):
             raise HandlerError(f"transformer {name!r} returned a null `message`: a content has a value", name)
 
 
-@dataclass(frozen=True)
-class Passage:
-    """Counts what goes into a flow and what comes out of it, likewise."""
-
-    before: Observation = field(default_factory=Observation)
-    after: Observation = field(default_factory=Observation)
-
-    def into(self, frame: DataFrame) -> DataFrame:
-        return frame.observe(self.before, *_counted())
-
-    def out_of(self, frame: DataFrame) -> DataFrame:
-        return frame.observe(self.after, *_counted())
-
-    @property
-    def entered(self) -> int:
-        """How many messages went in. Only after the job, as what comes next."""
-        return int(self.before.get["rows"])
-
-    def let_pass(self, number: int) -> bool:
-        """Whether so many messages went in, and the same came out."""
-        return self.entered == number and self.before.get == self.after.get
+def _same(before: Observation, after: Observation) -> bool:
+    return all(_number(before, what) == _number(after, what) for what in ("rows", "ids"))
 
 
-def apply(handler: Handler, frame: DataFrame, checks: list[Check]) -> DataFrame:
-    """The frame after this filter or transformer; what is to be verified after the job is added to `checks`."""
-    if handler.kind != TRANSFORMER:
-        return _returned(handler, _call(handler, frame))
-    check = Check(handler, Observation(), Observation())
-    checks.append(check)
-    made = _returned(handler, _call(handler, frame.observe(check.before, *_counted())))
-    empty = F.count_if(F.col("message").isNull()).alias("empty")
-    return made.observe(check.after, *_counted(), empty)
+def _number(count: Observation, what: str) -> int | None:
+    """None where Spark found out before the job that no message comes there, and so counted none."""
+    found: int | None = count.get.get(what)
+    return found
 
 
-def _counted() -> tuple[Column, Column]:
-    return F.count(F.lit(1)).alias("rows"), F.bit_xor(F.xxhash64("id")).alias("ids")
+def apply(handler: Handler, frame: DataFrame, watch: Watch) -> DataFrame:
+    """The frame after this filter or transformer."""
+
+    def transform(given: DataFrame) -> DataFrame:
+        return _returned(handler, _call(handler, given))
+
+    return watch.around(handler, transform, frame) if handler.kind == TRANSFORMER else transform(frame)
 
 
 def _call(handler: Handler, frame: DataFrame) -> DataFrame:

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from homing.errors import ConfigurationError
 from homing.spark.columns import STORED
 from homing.spark.options import Place, number
-from homing.spark.pages import ROW, Page
+from homing.spark.pages import Page
 from homing.store import BatchLease
 from homing.stores.sql.scans import ALL, DEAD, WAITING, Condition
 
@@ -103,8 +103,8 @@ def held_by(lease: BatchLease) -> tuple[Condition, ...]:
 def read_range(place: Place, part: Range, which: str = ALL) -> Iterator[Page]:
     """The messages of a range, page by page."""
     with place.open_sql("cannot be read by Spark") as store:
-        scan = store.scans().pages(ROW, part.after, part.upto, which=which, conditions=part.conditions, page=_PAGE)
-        yield from map(Page.of_rows, scan)
+        found = store.scans().message_pages(part.after, part.upto, which=which, conditions=part.conditions, page=_PAGE)
+        yield from map(Page.of_rows, found)
 
 
 def cut(after: int, upto: int, parts: int, conditions: tuple[Condition, ...] = ()) -> list[InputPartition]:

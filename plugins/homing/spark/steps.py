@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from homing.calling.limits import Rate, share_rates
 from homing.delivery import records
 from homing.delivery.suspects import gave_up
 from homing.errors import ContentError
-from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
+from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Known, Ledger
 from homing.message import JSON, Message, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
@@ -83,18 +83,17 @@ def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> 
     with task.recorder() as recorder:
         leg = Leg(SourceFlow(chain.source.processors[:stop]), SOURCE_FLOW, DROPPED, recorder)
         for page in read:
-            subjects = list(map(pages.subject, page.rows))
-            known = ledger.known([about.message_id for about in subjects])
+            known = ledger.known(map(pages.message_id, page.rows))
             left = Left()
-            for place, (row, about) in enumerate(zip(page.rows, subjects, strict=True)):
-                before = known.get((about.message_id, about.life), {}).get(SOURCE_FLOW) if known else None
+            for place, row in enumerate(page.rows):
+                before = _known(known, pages.subject(row)) if known else None
                 if before is not None and (before.state == DROPPED or task.gave_up(before)):
                     continue
-                done = leg.run(pages.begin, row, about.entry)
+                done = leg.run(pages.begin, pages.entry, row)
                 if done is None:
                     continue
                 if before is not None and not before.done:
-                    recorder.add(about.entry(SOURCE_FLOW, PROCESSED))
+                    recorder.add(pages.entry(row, SOURCE_FLOW, PROCESSED))
                 left.add(place, done)
                 if pages.claims_failure(row):
                     left.instead[place] = _unwrapped(pages.as_dict(row), done.message)
@@ -118,7 +117,7 @@ def go_on(
             left = Left()
             for place, row in enumerate(messages):
                 if not task.gave_up(known.get((row["id"], row["sequence"]), {}).get(flow_name)):
-                    done = leg.run(_context, row, partial(_about, row))
+                    done = leg.run(_context, _about, row)
                     if done is not None:
                         left.add(place, done)
             recorder.rest()
@@ -135,20 +134,21 @@ class Leg:
     recorder: Recorder
 
     def run(
-        self, begin: Callable[[Any], MessageContext], row: Any, about: Callable[[str, str], Entry]
+        self, begin: Callable[[Any], MessageContext], about: Callable[[Any, str, str], Entry], row: Any
     ) -> MessageContext | None:
-        """The message after these processors, or None when it was left out by a rule or failed."""
+        """The message after these processors, or None when it was left out by a rule or failed. `about` makes the
+        entry of a row for a flow and a state."""
         if self.recorder.careful:
-            self.recorder.begin(about(self.name, FAILED))
+            self.recorder.begin(about(row, self.name, FAILED))
         try:
             context = begin(row)
             self.flow.run(context)
         except Drop as drop:
-            self.recorder.add(about(self.name, self.left_out)._replace(result=as_json(str(drop))))
+            self.recorder.add(about(row, self.name, self.left_out)._replace(result=as_json(str(drop))))
         except HandlerError as error:
-            self.recorder.add(_failure(about(self.name, FAILED), error))
+            self.recorder.add(_failure(about(row, self.name, FAILED), error))
         except ContentError as error:
-            self.recorder.add(about(self.name, FAILED)._replace(error=describe(error, "read", 1)))
+            self.recorder.add(about(row, self.name, FAILED)._replace(error=describe(error, "read", 1)))
         else:
             return context
         return None
@@ -185,6 +185,10 @@ class Left:
             for field in PROCESSED_COLUMNS
         ]
         return pa.RecordBatch.from_arrays(columns, schema=PROCESSED_COLUMNS)
+
+
+def _known(known: Known, about: records.Subject) -> Entry | None:
+    return known.get((about.message_id, about.life), {}).get(SOURCE_FLOW)
 
 
 def _about(row: Row, flow_name: str, state: str = FAILED) -> Entry:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, suspects
-from homing.delivery.holding import Head
+from homing.delivery.holding import Head, Held
 from homing.errors import HandlerError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.pipeline import Drop
@@ -37,11 +37,11 @@ _CHUNK = 5_000  # rows of the ledger written at once
 # Into how many parts the suspects are cut after a crash of the driver: a crash costs more than a few calls.
 _PARTS = 32
 
-#: Makes the plan of the source flow over some of the messages, or for None over all, observed at its ends.
-Plan = Callable[[Sequence[Head] | None, list[native.Check], native.Passage | None], DataFrame]
+#: Makes the plan of the source flow over some of the messages in these parts of the batch, or for None over all.
+Plan = Callable[[Sequence[Held], Sequence[Head] | None, native.Watch], DataFrame]
 
 #: Runs a plan and gives back its result, to be read any number of times.
-Keep = Callable[[DataFrame], DataFrame]
+Keep = Callable[[DataFrame, native.Watch], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class WholeBatch:
         # A chain that begins with messages reads and handles them in one: what was read cannot be counted apart.
         if not processors[0].dataframe or not all(map(self.batch.is_new, parts)):
             return None
-        checks, passage = list[native.Check](), native.Passage()
+        watch = native.Watch()
         self.ledger.suspect(self.fence, suspects.part(suspects.Span()))
         try:
-            frame = keep(plan(None, checks, passage))
-            _verify(checks, {})
-            if not passage.let_pass(sum(held.lease.size for held in parts)):
+            frame = keep(plan(parts, None, watch), watch)
+            watch.verify()
+            if not watch.let_pass(sum(held.lease.size for held in parts)):
                 out = _ids(frame)
-                _verify((), out)
+                _refuse_twice(out)
                 heads = self.batch.heads()
-                if len(heads) != passage.entered:
+                if len(heads) != watch.entered:
                     return None  # what came to the batch since, or was not read, was left out by no rule
                 self._account(SOURCE_FLOW, processors, heads, out, DROPPED)
         except Exception as error:
@@ -98,11 +98,12 @@ class WholeBatch:
         kept: list[DataFrame] = []
 
         def call(some: Sequence[Head]) -> None:
-            checks: list[native.Check] = []
+            watch = native.Watch()
             self._take_in_hand(SOURCE_FLOW, some)
-            frame = keep(plan(some, checks, None))
+            frame = keep(plan(self.batch.held(), some, watch), watch)
             out = _ids(frame)
-            _verify(checks, out)
+            watch.verify()
+            _refuse_twice(out)
             self._account(SOURCE_FLOW, processors, some, out, DROPPED)
             mended = [head for head in some if head.message_id in out and head.message_id in known]
             self._record(_entry(head, SOURCE_FLOW, PROCESSED) for head in mended)
@@ -116,7 +117,7 @@ class WholeBatch:
         self,
         flow: DestinationFlow,
         processed: DataFrame,
-        through: Callable[[DataFrame, str, Sequence[Handler], int, list[native.Check]], DataFrame],
+        through: Callable[[DataFrame, str, Sequence[Handler], int, native.Watch], DataFrame],
         each: Callable[[str, DataFrame, int], Counter[str]],
         rate: float | None = None,
     ) -> Counter[str]:
@@ -131,14 +132,14 @@ class WholeBatch:
         start = min(last, len(flow.processors))
 
         def call(some: Sequence[Head]) -> None:
-            checks: list[native.Check] = []
+            watch = native.Watch()
             self._take_in_hand(flow.name, some)
-            frame = through(_within(processed, some), flow.name, flow.processors[:start], 0, checks)
+            frame = through(_within(processed, some), flow.name, flow.processors[:start], 0, watch)
             if flow.destination.dataframe:
-                total.update(self._hand_over(flow, frame, some, checks))
+                total.update(self._hand_over(flow, frame, some, watch))
                 return
             done = each(flow.name, frame, start)
-            _verify(checks, {})
+            watch.verify()
             done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
             total.update(done)
 
@@ -156,14 +157,15 @@ class WholeBatch:
         return total
 
     def _hand_over(
-        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], checks: list[native.Check]
+        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], watch: native.Watch
     ) -> Counter[str]:
         """Gives a frame to a DataFrame destination, and records it as delivered when that returns."""
         out = {head.message_id: 1 for head in some}
         if flow.processors:
             frame = frame.cache()
             out = _ids(frame)
-            _verify(checks, out)
+            watch.verify()
+            _refuse_twice(out)
         self.ledger.record(self.fence, [])  # raises when the step was taken over: somebody else delivers by now
         state, result = DELIVERED, None
         try:
@@ -282,9 +284,7 @@ def _ids(frame: DataFrame) -> Counter[str]:
     return Counter(frame.select("id").toArrow().column("id").to_pylist())
 
 
-def _verify(checks: Sequence[native.Check], out: Mapping[str, int]) -> None:
-    for check in checks:
-        check.verify()
+def _refuse_twice(out: Mapping[str, int]) -> None:
     twice = next((message_id for message_id, times in out.items() if times > 1), None)
     if twice is not None:
         raise HandlerError(f"a DataFrame handler returned message {twice} more than once: a filter returns a part")

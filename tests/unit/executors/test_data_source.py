@@ -57,6 +57,34 @@ def test_what_waits_is_read_in_ranges_without_claiming_it(store: SqlStore, url: 
     assert store.count() == before
 
 
+def test_messages_with_much_and_with_little_written_on_them_are_read_whole(
+    store: SqlStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homing.spark.reading._PAGE", 3)
+    rich = Message("rich", {"n": 4}, correlation_id="c", subject="s", headers={"k": "v"}, priority=2)
+    store.store_many([*(Message(f"m{number}", number) for number in range(7)), rich, Message("last", "text")])
+
+    found = {row["id"]: row for row in rows(source(url=url, partitions="1").reader(t.StructType()))}
+
+    assert list(found) == [*(f"m{number}" for number in range(7)), "rich", "last"]
+    assert (found["rich"]["correlation_id"], found["rich"]["subject"], found["rich"]["priority"]) == ("c", "s", 2)
+    assert (found["rich"]["headers"], found["rich"]["message"]) == ('{"k":"v"}', '{"n":4}')
+    for plain in ("m0", "m6", "last"):  # of a page of its like, and beside the other
+        assert found[plain]["correlation_id"] is found[plain]["headers"] is found[plain]["batch_id"] is None
+    assert (found["last"]["message"], found["last"]["encoding"]) == ("text", "text")
+
+
+def test_a_batch_of_which_some_are_finished_is_cut_into_parts_of_what_is_left(store: SqlStore, url: str) -> None:
+    store.store_many(range(100))
+    claimed = store.claim(100, batch_id="run")
+    store.settle(claimed[:90])
+
+    reader = source(url=url, batch="run", partitions="2").reader(t.StructType())
+
+    sizes = [sum(batch.num_rows for batch in reader.read(part)) for part in reader.partitions()]
+    assert sizes == [5, 5]
+
+
 def test_failed_dead_and_all_messages_are_read_when_asked_for(store: SqlStore, url: str) -> None:
     store.store_many([Message("waits", 1), Message("dead", 2), Message("done", 3)])
     waits, dead, done = store.claim(3)

@@ -1,0 +1,107 @@
+"""What the SQL store does on PostgreSQL alone: less is logged, and nobody waits while the server is at work."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from homing import Message
+from homing.errors import StoreError, StoreUnavailableError, UnstorableContentError
+from homing.stores.sql import SqlStore
+from tests.unit.stores.databases import execute, opened
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def database(postgresql: Any) -> str:
+    return str(postgresql.empty_database())
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[SqlStore]:
+    with opened(database) as store:
+        yield store
+
+
+@contextmanager
+def at_every_update(engine: sa.Engine, do: str) -> Iterator[None]:
+    """Has the server do this whenever a message is changed."""
+    body = f"create function harm() returns trigger language plpgsql as $$ begin {do} return new; end $$"
+    execute(engine, body)
+    execute(engine, "create trigger harm before update on homing_orders for each row execute function harm()")
+    try:
+        yield
+    finally:
+        execute(engine, "drop function harm cascade")
+
+
+def logged(engine: sa.Engine) -> int:
+    """How many bytes the server has written to its log so far."""
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text("select pg_current_wal_insert_lsn() - '0/0'")).scalar_one())
+
+
+def test_claiming_and_settling_log_no_content_again(store: SqlStore, engine: sa.Engine) -> None:
+    execute(engine, "checkpoint")  # after one, a page is logged whole when it is changed for the first time
+    store.store_many([secrets.token_hex(512) for _ in range(300)])
+    before = logged(engine)
+
+    claimed = store.claim(300)
+    store.settle(claimed)
+
+    assert len(claimed) == 300
+    assert logged(engine) - before < 300 * 1024
+
+
+def test_a_lease_that_cannot_be_written_is_no_lease(store: SqlStore, engine: sa.Engine) -> None:
+    store.store_many(range(100))
+
+    with (
+        at_every_update(engine, "raise exception 'the disk is full';"),
+        pytest.raises(StoreError, match="disk is full"),
+    ):
+        store.claim(100)
+
+    assert store.count()["available"] == 100
+    claimed = store.claim(100)
+    assert [message.delivery_count for message in claimed] == [1] * 100
+    store.settle(claimed)
+
+
+def test_a_connection_lost_while_a_lease_is_written_loses_no_message(store: SqlStore, engine: sa.Engine) -> None:
+    store.store_many(range(100))
+
+    with (
+        at_every_update(engine, "perform pg_terminate_backend(pg_backend_pid());"),
+        pytest.raises(StoreUnavailableError),
+    ):
+        store.claim(100)
+
+    assert store.count()["available"] == 100
+    assert len(store.claim(100)) == 100
+
+
+def test_contents_that_cannot_be_read_are_found_while_the_lease_is_written(store: SqlStore, engine: sa.Engine) -> None:
+    store.store_many([Message(str(number), {"n": number}) for number in range(10)])
+    execute(engine, "update homing_orders set message = '{' where id = '4'")
+
+    claimed = store.claim(10)
+
+    assert [message.content["n"] for message in claimed] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert (store.count()["leased"], store.count()["dead"]) == (9, 1)
+    store.settle(claimed)
+
+
+def test_a_bad_content_behind_many_good_ones_stores_none_of_them(store: SqlStore) -> None:
+    with pytest.raises(UnstorableContentError, match=r"content\[0\]"):
+        store.store_many([*({"n": number} for number in range(500)), [object()]])
+
+    assert sum(store.count().values()) == 0
+    store.store_many([{"n": number} for number in range(500)])
+    assert [message.content["n"] for message in store.claim(500)] == list(range(500))
