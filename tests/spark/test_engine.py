@@ -14,6 +14,7 @@ from homing.errors import LeaseLostError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine
+from homing.spark.native import Watch
 from tests.spark.conftest import FLOWS, Numbers, delivered
 
 
@@ -40,7 +41,7 @@ def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, outpu
 def test_what_spark_shows_of_a_job_has_no_store_url_in_it(numbers: Numbers) -> None:
     batch = numbers.claim("run", {"n": 1})
 
-    plan = numbers.engine(batch, "process")._source_flow(None, [], None)._jdf.queryExecution().toString()
+    plan = numbers.engine(batch, "process")._source_flow(batch.held(), None, Watch())._jdf.queryExecution().toString()
 
     assert "MapInArrow" in plan
     assert "sqlite" not in plan
