@@ -20,7 +20,7 @@ pytestmark = pytest.mark.services
 
 _SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _TABLE_VALUES: Any = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1) | _SHORT | st.binary(max_size=9)
+    st.none() | st.booleans() | st.integers(-(2**31), 2**31 - 1) | st.just(2**62) | _SHORT | st.binary(max_size=9)
     | st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)) | st.decimals(-99, 99, places=1),  # noqa: DTZ001
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_SHORT, inner, max_size=2),
     max_leaves=4,

@@ -142,6 +142,27 @@ def test_a_message_that_an_earlier_version_stored_is_still_read_as_ours(
     assert message.enqueued_at == datetime.fromtimestamp(1_800_000_000, timezone.utc)
 
 
+@pytest.mark.parametrize("stored", [2**62, "yesterday", [1]])
+def test_an_earlier_versions_message_with_a_time_that_is_none_is_delivered_without(
+    store: RabbitStore, channel: Any, name: str, stored: Any
+) -> None:
+    assert store.retrieve() is None
+    headers = {"homing-encoding": "text", "homing-enqueued-at": stored}
+    channel.basic_publish("", name, b"x", pika.BasicProperties(message_id="m1", headers=headers))
+
+    message = take(store)
+
+    assert (message.id, message.content, message.enqueued_at) == ("m1", "x", None)
+
+
+@pytest.mark.parametrize("deaths", [7, "yesterday", [1], [{"reason": "expired", "queue": 3}]])
+def test_a_stranger_may_say_anything_about_deaths(store: RabbitStore, channel: Any, name: str, deaths: Any) -> None:
+    assert store.retrieve() is None
+    channel.basic_publish("", name, b"x", pika.BasicProperties(message_id="m1", headers={"x-death": deaths}))
+
+    assert take(store).content == "x"
+
+
 @pytest.mark.parametrize(
     "kind", ["homing/json", "homing/json/soon", f"homing/json/{10**30}", "homing", "homing-json/1"]
 )

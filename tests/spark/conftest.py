@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Numbers:
         stores: PipelineStores,
         pipeline: Pipeline,
         folder: Path,
-        flows: tuple[str, ...] = FLOWS,
+        flows: tuple[str, ...],
     ) -> None:
         self.flows = flows
         self.spark = spark
@@ -103,19 +104,30 @@ class Numbers:
 
 @pytest.fixture
 def numbers(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterator[Numbers]:
-    database = f"sqlite:///{tmp_path}/numbers.db"
-    pipeline = Pipeline("spark_chain:chain", f"{database}?store=numbers", f"{database}?store=numbers_dead")
-    with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
-        yield Numbers(spark, stores, pipeline, tmp_path)
+    with opened(spark, tmp_path, "spark_chain:chain", *FLOWS) as numbers:
+        yield numbers
 
 
 @pytest.fixture
 def natively(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterator[Numbers]:
     """A chain of DataFrame handlers and others."""
-    database = f"sqlite:///{tmp_path}/numbers.db"
-    pipeline = Pipeline("native_chain:chain", f"{database}?store=numbers", f"{database}?store=numbers_dead")
+    with opened(spark, tmp_path, "native_chain:chain", "lake", "crm", "archive") as numbers:
+        yield numbers
+
+
+@pytest.fixture
+def spreading(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterator[Numbers]:
+    """A chain of DataFrame handlers alone, one of which shuffles."""
+    with opened(spark, tmp_path, "native_chain:spreading", "lake") as numbers:
+        yield numbers
+
+
+@contextmanager
+def opened(spark: SparkSession, folder: Path, chain: str, *flows: str) -> Iterator[Numbers]:
+    database = f"sqlite:///{folder}/numbers.db"
+    pipeline = Pipeline(chain, f"{database}?store=numbers", f"{database}?store=numbers_dead")
     with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
-        yield Numbers(spark, stores, pipeline, tmp_path, ("lake", "crm", "archive"))
+        yield Numbers(spark, stores, pipeline, folder, flows)
 
 
 def delivered(folder: Path, name: str) -> list[tuple[int, int, str]]:

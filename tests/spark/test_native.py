@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from homing import Message
 from homing.delivery import Batch, Settlement, keep_books, suspects
+from homing.delivery.records import FAILURE_TYPE
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
 from homing.spark import whole
-from tests.spark.conftest import Numbers, delivered
+from tests.spark.conftest import Numbers, delivered, opened
 
 
 def in_lake(numbers: Numbers, output: Path) -> list[int]:
@@ -62,6 +64,44 @@ def test_where_nothing_is_left_out_the_names_of_the_messages_are_not_asked_for(
     monkeypatch.setattr(Batch, "heads", lambda _: pytest.fail("they take long to come by"))
 
     assert natively.engine(batch, "process").process(natively.work) == 4
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_messages_left_out_before_a_shuffle_are_dropped_be_they_all_of_them(spreading: Numbers, kept: int) -> None:
+    dropped = [{"n": n, "drop": True} for n in range(4)]
+    batch = spreading.claim("run", *dropped, *[{"n": 9}] * kept)
+
+    spreading.run_all(batch)
+
+    assert batch.settle() == Settlement(acknowledged=4 + kept, dropped=4)
+    assert keep_books(spreading.stores, spreading.flows).balanced
+
+
+@pytest.mark.parametrize(
+    ("chain", "ended"), [("lost", Settlement(failed=3)), ("closed", Settlement(acknowledged=3, dropped=3))]
+)
+def test_nothing_is_left_by_a_transformer_that_fails_or_by_a_filter_that_drops(
+    spark: SparkSession, tmp_path: Path, clean_output: Path, chain: str, ended: Settlement
+) -> None:
+    with opened(spark, tmp_path, f"native_chain:{chain}", "lake") as numbers:
+        batch = numbers.claim("run", *[{"n": n} for n in range(3)])
+
+        numbers.run_all(batch)
+
+        assert batch.settle() == ended
+        errors = [found[SOURCE_FLOW].error for found in numbers.stores.ledger.entries(batch.unfinished("run")).values()]
+        assert len(errors) == ended.failed
+        assert all(error is not None and "'losing' was given 1 messages" in error["message"] for error in errors)
+
+
+def test_a_message_nobody_can_read_is_left_out_by_a_rule_that_does_not_look_into_it(spreading: Numbers) -> None:
+    no_record = Message("odd", {"n": 1}, subject="x", content_type=FAILURE_TYPE)
+    batch = spreading.claim("run", {"n": 1}, {"n": 2}, no_record)
+
+    spreading.run_all(batch)
+
+    assert batch.settle() == Settlement(acknowledged=3, dropped=1)
+    assert keep_books(spreading.stores, spreading.flows).balanced
 
 
 def test_what_comes_to_the_batch_while_it_is_processed_is_left_out_by_no_rule(

@@ -124,7 +124,10 @@ class Engine:
             frames.append(_as_processed(cut.read(self.spark)) if plain else self._begin(cut, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
-        begun = watch.begin(_union(frames))
+        begun = _union(frames)
+        if some is None:
+            # Parts of a batch are not counted here, which would have Spark look at contents before it filters.
+            begun = watch.begin(begun)
         return watch.end(self._through(begun, SOURCE_FLOW, processors, start, watch))
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
@@ -189,6 +192,7 @@ class Engine:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _whole(self) -> WholeBatch:
+        native.run_everything(self.spark)
         return WholeBatch(self.spark, self.stores.ledger, self.batch, self.fence)
 
     def _careful(self, name: str) -> bool:

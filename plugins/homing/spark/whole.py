@@ -104,6 +104,8 @@ class WholeBatch:
             out = _ids(frame)
             watch.verify()
             _refuse_twice(out)
+            if out.total() != watch.left:
+                raise HandlerError(f"{out.total()} messages came out of the chain, and {watch.left} were counted")
             self._account(SOURCE_FLOW, processors, some, out, DROPPED)
             mended = [head for head in some if head.message_id in out and head.message_id in known]
             self._record(_entry(head, SOURCE_FLOW, PROCESSED) for head in mended)

@@ -67,3 +67,36 @@ chain = HandlerChain(
     source_flow=[wanted, priced, doubled],
     destinations_flow=[parquet_lake(str(OUT / "lake")), ([small, even], crm), ([even, small], archive)],
 )
+
+
+@transformer(dataframe=True)
+def spread(messages: DataFrame) -> DataFrame:
+    return messages.repartition(3).withColumn("message", F.concat("message", F.lit(" ")))
+
+
+@message_filter(dataframe=True)
+def about_nothing(messages: DataFrame) -> DataFrame:
+    return messages.where(F.col("subject").isNull())
+
+
+#: Its transformer shuffles, and where nothing is left to be shuffled, Spark leaves out what comes after.
+spreading = HandlerChain(
+    "numbers",
+    source_flow=[about_nothing, wanted, spread],
+    destinations_flow=[parquet_lake(str(OUT / "lake"))],
+)
+
+
+@transformer(dataframe=True)
+def losing(messages: DataFrame) -> DataFrame:
+    return messages.where(F.lit(False))
+
+
+@message_filter(dataframe=True)
+def none_today(messages: DataFrame) -> DataFrame:
+    return messages.where(F.lit(False))
+
+
+#: Of both, Spark knows before it reads anything that nothing will be left.
+lost = HandlerChain("numbers", source_flow=[wanted, losing], destinations_flow=[parquet_lake(str(OUT / "lake"))])
+closed = HandlerChain("numbers", source_flow=[spread, none_today], destinations_flow=[parquet_lake(str(OUT / "lake"))])

@@ -79,7 +79,7 @@ class Delivery:
         self.headers: dict[str, Any] = properties.headers or {}
         #: How often it came back into the queue from somebody's hands since it was put there.
         self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
-        #: None on a stranger's.
+        #: None on a stranger's. Whatever strangers write, nothing is raised here, where pika would lose its connection.
         self.mark = _mark(properties.type) or _earlier_mark(self.headers)
         self.plain = not (redelivered or self.headers) and self.mark is not None
         # A stranger's message without an id gets one, which it keeps if it goes back into the queue.
@@ -261,8 +261,9 @@ def _strange_content(delivery: Delivery) -> Any:
 
 def _broker_reason(headers: dict[str, Any]) -> str | None:
     """Why the broker itself put a message among the dead; a wait that ended is no reason."""
-    for death in headers.get("x-death") or []:
-        if ".delay." not in str(death.get("queue")):
+    deaths = headers.get("x-death")
+    for death in deaths if isinstance(deaths, list) else ():
+        if isinstance(death, dict) and ".delay." not in str(death.get("queue")):
             return str(death.get("reason"))
     return None
 
@@ -297,7 +298,12 @@ def _mark(kind: Any) -> Mark | None:
 
 
 def _earlier_mark(headers: dict[str, Any]) -> Mark | None:
-    return Mark(headers[_ENCODING], _datetime(headers.get(_ENQUEUED_AT))) if _ENCODING in headers else None
+    if _ENCODING not in headers:
+        return None
+    try:
+        return Mark(headers[_ENCODING], _datetime(headers.get(_ENQUEUED_AT)))
+    except OverflowError:
+        return Mark(headers[_ENCODING], None)
 
 
 def _datetime(microseconds: Any) -> datetime | None:

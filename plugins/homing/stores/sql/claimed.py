@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,8 @@ class Claimed:
     """What was leased: messages, or nothing but their number, and the token that fences them."""
 
     token: str
+    #: What is still to be read: values of READ or PLAIN, as they were before they were leased.
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     #: Rows that cannot be decoded, and why. They are leased like the others.
     unreadable: list[tuple[tuple[Any, ...], str]] = field(default_factory=list)
@@ -29,10 +30,11 @@ class Claimed:
     def lease(self, batch_id: str) -> BatchLease | None:
         return BatchLease(batch_id, self.token, self.size) if self.size else None
 
-    def read(self, leased: Iterable[tuple[Any, ...]]) -> None:
-        """Adds these rows, values of READ or PLAIN as they were before they were leased."""
-        for row in leased:
+    def read(self) -> None:
+        """Makes messages of the rows."""
+        for row in self.rows:
             try:
                 self.messages.append(rows.read(row, self.token, 0 if row[_TOKEN] == self.token else 1))
             except UnreadableMessageError as error:
                 self.unreadable.append((row, str(error)))
+        self.rows = []

@@ -141,16 +141,23 @@ class Database:
                 yield connection
 
     @contextmanager
-    def unwaited(self, connection: Connection) -> Iterator[None]:
+    def unwaited(self, connection: Connection) -> Iterator[bool]:
         """What is executed inside is sent at once and waited for at the end of the block, where the driver can do that:
-        its errors come then, and it has no results."""
+        its errors come then, and it has no results. Whether it can."""
         driver = connection.dialect.loaded_dbapi
-        if connection.dialect.driver != "psycopg" or not driver.capabilities.has_pipeline():
-            yield
+        if connection.dialect.driver != "psycopg" or not driver.Pipeline.is_supported():
+            yield False
             return
         open_one: Any = connection.connection.driver_connection
-        with driver_errors(connection), open_one.pipeline():
-            yield
+        with driver_errors(connection), open_one.pipeline() as sent:
+            try:
+                yield True
+                sent.sync()
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    # Such as the end of a task: the answer will not be waited for, so nobody can use this connection.
+                    connection.invalidate(error)
+                raise
 
     def connect_apart(self) -> PoolProxiedConnection:
         """A connection outside the pool, with the driver's own in its `dbapi_connection`; whoever asked closes it."""
@@ -193,11 +200,11 @@ class Database:
 @contextmanager
 def driver_errors(connection: Connection) -> Iterator[None]:
     """Turns errors of the driver, when it is used directly, into what SQLAlchemy makes of them."""
-    base = connection.dialect.loaded_dbapi.Error
+    base, open_one = connection.dialect.loaded_dbapi.Error, connection.connection.dbapi_connection
     try:
         yield
     except base as error:
-        lost = connection.dialect.is_disconnect(error, None, None)
+        lost = connection.dialect.is_disconnect(error, open_one, None)
         wrapped = DBAPIError.instance(None, None, error, base, connection_invalidated=lost)
         if lost:
             connection.invalidate(error)

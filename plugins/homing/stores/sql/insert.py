@@ -9,6 +9,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
+from homing.errors import UnstorableContentError
 from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
@@ -16,6 +17,14 @@ from homing.stores.sql.wake_up import notify
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once
+
+
+class CopyEndedError(Exception):
+    """Ends a COPY in place of the fault of a row. The server writes its text into its log, where no content belongs."""
+
+    def __init__(self, fault: UnstorableContentError) -> None:
+        super().__init__("a message cannot be stored")
+        self.fault = fault
 
 
 class NewRows:
@@ -79,10 +88,12 @@ class Inserts:
         driver: Any = connection.connection.driver_connection
         try:
             with connection.begin_nested(), driver_errors(connection), driver.cursor().copy(statement) as copy:
-                for row in values:
+                for row in _or_end(values):
                     copy.write_row([row.get(name) for name in names])
         except IntegrityError:
             return False
+        except CopyEndedError as ended:
+            raise ended.fault from None
         return True
 
     def _forget(self, connection: Connection, ids: list[str], window: float) -> None:
@@ -91,3 +102,10 @@ class Inserts:
         for chunk in chunks(ids, self._database.dialect.chunk):
             old = self._database.dialect.among(table.c.id, chunk) & (table.c.time_created < since)
             connection.execute(table.delete().where(old, table.c.time_acked.is_not(None)))
+
+
+def _or_end(values: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    try:
+        yield from values
+    except UnstorableContentError as fault:
+        raise CopyEndedError(fault) from None

@@ -57,38 +57,37 @@ class Scans:
         page: int = 1000,
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
         """The values of these columns, `sequence` the first of them, row by row and in order of it."""
-        wanted = [self._table.c[name] for name in columns]
-        return self._pages(wanted, after, upto, self._wanted(which, conditions), page)
+        wanted, mine = [self._table.c[name] for name in columns], self._wanted(which, conditions)
+        while found := self._page(wanted, after, upto, mine, page):
+            yield found
+            if len(found) < page:
+                return
+            after = found[-1][0]
 
     def message_pages(
         self, after: int, upto: int, *, which: str = ALL, conditions: Sequence[Condition] = (), page: int = 1000
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """The values of READ and `batch_id`, likewise; of a page whose messages have no more, those of PLAIN, None, and
+        """The values of READ and `batch_id`, likewise; as long as messages have no more, those of PLAIN, None, and
         `batch_id`: columns that are empty cost something, too, and mostly they are."""
-        c, conditions_ = self._table.c, self._wanted(which, conditions)
-        plain = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.batch_id]
-        for found in self._pages(plain, after, upto, conditions_, page):
-            if all(row[len(PLAIN)] is None for row in found):
-                yield found
-            else:
-                # Some may be gone by now: reading holds nobody up.
-                yield from self._pages(
-                    [*(c[name] for name in READ), c.batch_id], found[0][0] - 1, found[-1][0], conditions_, page
-                )
-
-    def _pages(
-        self, columns: Sequence[Any], after: int, upto: int, wanted: Sequence[Any], page: int
-    ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        sequence = self._table.c.sequence
-        statement = sa.select(*columns).where(*wanted, sequence <= upto).order_by(sequence).limit(page)
-        while True:
-            one = statement.where(sequence > after)
-            found = self._database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
-            if found:
-                yield found
+        c, mine = self._table.c, self._wanted(which, conditions)
+        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.batch_id]
+        whole = [*(c[name] for name in READ), c.batch_id]
+        columns = plain
+        while found := self._page(columns, after, upto, mine, page):
+            if columns is plain and any(row[len(PLAIN)] is not None for row in found):
+                columns = whole  # the same page once more, and all that follow
+                continue
+            yield found
             if len(found) < page:
                 return
             after = found[-1][0]
+
+    def _page(
+        self, columns: Sequence[Any], after: int, upto: int, mine: Sequence[Any], page: int
+    ) -> Sequence[tuple[Any, ...]]:
+        sequence = self._table.c.sequence
+        statement = sa.select(*columns).where(*mine, sequence > after, sequence <= upto).order_by(sequence).limit(page)
+        return self._database.read(lambda connection: fetch(connection, statement))
 
     def span(self, which: str = ALL, conditions: Sequence[Condition] = ()) -> tuple[int, int] | None:
         """The first and the last sequence number of these messages; None when there are none."""

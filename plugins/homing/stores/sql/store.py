@@ -417,6 +417,7 @@ class SqlStore(Store):
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
         """The claimed messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
+        claimed.read()
         for row, why in claimed.unreadable:
             bury = self._settlements.bury(contract.UNREADABLE, why)
             self._settlements.apply([([Known(row[_ID], claimed.token, row[0])], bury)])
