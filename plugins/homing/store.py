@@ -71,6 +71,8 @@ class BatchLease:
     batch_id: str
     lock_token: str
     size: int
+    #: Whether nobody held one of these messages before, as far as it was looked at.
+    new: bool = False
 
 
 class Store(ABC):

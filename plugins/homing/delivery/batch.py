@@ -98,8 +98,7 @@ class Batch:
     def is_new(self, part: Held) -> bool:
         """Whether all messages of this part have come to the run as they were stored: held by nobody before, and
         failed for nobody."""
-        mine = part.store is self._stores.store and part.store.is_new_batch(part.lease)
-        return mine and not self.unfinished(self.run_id)
+        return part.store is self._stores.store and part.lease.new and not self.unfinished(self.run_id)
 
     def outstanding(self, flows: Sequence[str]) -> bool:
         """Whether one of the messages the run holds is not done with in one of these flows."""

@@ -39,12 +39,12 @@ class Batches:
     def held(self, batch_id: str) -> BatchLease | None:
         c = self._table.c
         statement = (
-            sa.select(sa.func.min(c.lock_token), sa.func.count())
+            sa.select(sa.func.min(c.lock_token), sa.func.count(), sa.func.max(c.epoch), sa.func.max(c.crashes))
             .where(c.batch_id == batch_id, c.lock_token.is_not(None))
             .where(c.time_next > self._database.now())
         )
-        token, size = self._database.read(lambda connection: connection.execute(statement).one())
-        return BatchLease(batch_id, token, size) if size else None
+        token, size, *most = self._database.read(lambda connection: connection.execute(statement).one())
+        return BatchLease(batch_id, token, size, new=most == [1, 0]) if size else None
 
     def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
         names = self._table.c.keys()
@@ -94,11 +94,6 @@ class Batches:
             return list(pairwise(cuts))
 
         return self._database.read(work)
-
-    def is_new(self, held: BatchLease) -> bool:
-        c = self._table.c
-        statement = sa.select(c.sequence).where(*self._mine(held), (c.epoch > 1) | (c.crashes > 0)).limit(1)
-        return self._database.read(lambda connection: connection.execute(statement).first()) is None
 
     def renew(self, held: BatchLease, until: int) -> bool:
         """Whether the batch was still held, and is now until then."""

@@ -361,10 +361,6 @@ class SqlStore(Store):
         """Cuts the batch into at most `parts` ranges (after, upto] of sequence numbers, of about the same size."""
         return self._batches.ranges(held, parts)
 
-    def is_new_batch(self, held: BatchLease) -> bool:
-        """Whether nobody held one of these messages before."""
-        return self._batches.is_new(held)
-
     def settle_batch(self, held: BatchLease, ids: Collection[str], success: bool = True) -> None:
         """Acknowledges or releases these messages of the batch; raises LeaseLostError and changes nothing of them
         when one of them is no longer held under this lease."""
