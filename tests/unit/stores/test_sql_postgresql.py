@@ -135,10 +135,15 @@ def test_contents_that_cannot_be_read_are_found_while_the_lease_is_written(store
     store.settle(claimed)
 
 
-def test_a_bad_content_behind_many_good_ones_stores_none_of_them(store: SqlStore) -> None:
+def test_a_bad_content_behind_many_good_ones_stores_none_of_them_and_is_not_in_the_servers_log(
+    store: SqlStore, postgresql: Any
+) -> None:
     with pytest.raises(UnstorableContentError, match=r"content\.secret_of_mine"):
         store.store_many([*({"n": number} for number in range(500)), {"secret_of_mine": object()}])
 
     assert sum(store.count().values()) == 0
+    log = (postgresql.folder / "log").read_text()
+    assert "a message cannot be stored" in log
+    assert "secret_of_mine" not in log
     store.store_many([{"n": number} for number in range(500)])
     assert [message.content["n"] for message in store.claim(500)] == list(range(500))
