@@ -13,7 +13,7 @@ from typing import Any
 
 from chaos.destination import FLOWS, Destination, DestinationError, append, is_unwanted, lines
 from homing import ListenerConfig, Message, StoreListener, open_store
-from homing.delivery import Batch, PipelineStores, open_pipeline_stores, records
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores, records, settling
 from homing.errors import HomingError, StoreError
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 
@@ -72,6 +72,8 @@ def listen(folder: Path, store_url: str, dead_url: str) -> None:
 def deliver(folder: Path, store_url: str, dead_url: str) -> None:
     """A pipeline without Airflow and Spark: the same protocol, one process doing all the tasks of a run."""
     destination = Destination(folder)
+    # Airflow would try a settlement that failed again. Here nobody does: what it holds comes back as soon as all else.
+    settling.DEFAULT_LEASE = LEASE
     with open_pipeline_stores(store_url, dead_url) as stores:
         ready(folder)
         while not (folder / "stop").exists():

@@ -74,7 +74,7 @@ def test_what_the_spark_ui_shows_has_no_secret(
     # All that the UI, and later the history server, has to show.
     conf = ["spark.eventLog.enabled=true", f"spark.eventLog.dir=file://{events}", "spark.eventLog.compress=false"]
     with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
-        numbers = Numbers(spark, stores, pipeline, tmp_path)
+        numbers = Numbers(spark, stores, pipeline, tmp_path, FLOWS)
         numbers.claim("run", {"n": 1})
         arguments = ["--chain", pipeline.chain, "--run-id", "run", "--work-dir", work]
         done = submit(numbers, clean_output, "process.py", *arguments, conf=conf)
