@@ -57,7 +57,8 @@ def test_claiming_and_settling_log_no_content_again(store: SqlStore, engine: sa.
     store.settle(claimed)
 
     assert len(claimed) == 300
-    assert logged(engine) - before < 300 * 1024
+    # The contents again, twice, would be 2,048 bytes more for each. The server's housekeeping may log something, too.
+    assert logged(engine) - before < 300 * 1_500
 
 
 def test_a_lease_that_cannot_be_written_is_no_lease(store: SqlStore, engine: sa.Engine) -> None:
