@@ -39,9 +39,9 @@ def hold(url: str) -> None:
 
 
 def consume(url: str, idle: str, together: str = "") -> None:
-    """Prints the content of each message it has acknowledged, until there was none for `idle` seconds.
+    """Prints the content of each message it is handed, and acknowledges it, until there was none for `idle` seconds.
 
-    With `together`, it says when it is ready and begins when its input is closed.
+    Printed first: when the answer to an acknowledgement is lost, nobody can say whether it was taken. With `together`, it says when it is ready and begins when its input is closed.
     """
     with open_store(url) as store:
         if together:
@@ -52,8 +52,9 @@ def consume(url: str, idle: str, together: str = "") -> None:
             try:
                 message = store.retrieve()
                 if message is not None:
-                    store.acknowledge(message)
                     print(message.content, flush=True)
+                    time.sleep(0.002)  # as handling it would take: who never pauses may keep SQLite to himself
+                    store.acknowledge(message)
                     last = time.monotonic()
                     continue
             except StoreError as error:

@@ -136,7 +136,7 @@ class World:
         tables = [*(part._table for part in self._parts), ledger._rows, ledger._steps]
         store._database.write(lambda connection: [connection.execute(table.delete()) for table in tables])
         for part in self._parts:
-            part._claims._low = 0  # where the last search began: that was another time
+            part._claims._finder._low = 0  # where the last search began: that was another time
 
     def close(self) -> None:
         for part in self._parts[:3]:

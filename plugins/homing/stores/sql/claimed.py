@@ -18,7 +18,7 @@ class Claimed:
     """What was leased: messages, or nothing but their number, and the token that fences them."""
 
     token: str
-    #: What is still to be read: values of READ or PLAIN, as they were before they were leased.
+    #: What is still to be read: values of READ or FRESH, as they were before they were leased.
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     #: Rows that cannot be decoded, and why. They are leased like the others.
@@ -34,7 +34,12 @@ class Claimed:
         """Makes messages of the rows."""
         for row in self.rows:
             try:
-                self.messages.append(rows.read(row, self.token, 0 if row[_TOKEN] == self.token else 1))
+                self.messages.append(self._message(row))
             except UnreadableMessageError as error:
                 self.unreadable.append((row, str(error)))
         self.rows = []
+
+    def _message(self, row: tuple[Any, ...]) -> Message:
+        if len(row) == rows.FRESH_ROW:
+            return rows.read_fresh(row, self.token)
+        return rows.read(row, self.token, 0 if row[_TOKEN] == self.token else 1)

@@ -21,8 +21,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is said
 
+#: What is read of a message that is as `store()` left it, and nothing but its content; the rest follows from that.
+FRESH = ("sequence", "time_next", "id", "message", "encoding")
+FRESH_ROW = len(FRESH) + 1  # values, the last of them what `beyond_fresh` says
 #: What claiming needs to know of a row.
-NEEDED = ("sequence", "epoch", "crashes", "lock_token", "time_next", "time_scheduled", "time_to_live")
+NEEDED = ("sequence", "time_next", "epoch", "crashes", "lock_token", "time_scheduled", "time_to_live")
 # What most messages leave empty, by its column and its field.
 _RARE = {
     "content_type": "content_type",
@@ -42,7 +45,6 @@ PLAIN = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "head
 READ = (*PLAIN, *_RARE)
 _ID = READ.index("id")
 _NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
-_NOTHING = (None,) * len(_RARE)
 _TEXTS = frozenset({str, type(None)})
 _new, _set = object.__new__, object.__setattr__
 
@@ -120,7 +122,7 @@ def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message
 
     Raises UnreadableMessageError when they cannot be decoded, or are not what their columns are for.
     """
-    sequence, epoch, _, _, _, scheduled, life, created, priority, message_id, body, encoding, headers, *rare = row
+    sequence, _, epoch, _, _, scheduled, life, created, priority, message_id, body, encoding, headers, *rare = row
     numbers = type(epoch) is type(scheduled) is type(created) is type(priority) is int
     if not (numbers and type(message_id) is type(body) is str):
         raise UnreadableMessageError(_faults(row))
@@ -150,9 +152,53 @@ def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message
     return message
 
 
-def is_plain(row: tuple[Any, ...]) -> bool:
-    """Whether these values of READ hold nothing beyond PLAIN."""
-    return row[len(PLAIN) :] == _NOTHING
+def read_fresh(row: tuple[Any, ...], lock_token: str) -> Message:
+    """The same for values of FRESH that were just leased for the first time."""
+    sequence, created, message_id, body, encoding, _ = row
+    if not type(message_id) is type(body) is str:
+        raise UnreadableMessageError(_faults(row, FRESH))
+    fields = {
+        "id": message_id,
+        "content": body if encoding == TEXT else decode(encoding, body, message_id),
+        "headers": {},
+        "sequence_number": sequence,
+        "delivery_count": 1,
+        "enqueued_at": from_nanoseconds(created),
+        "lock_token": lock_token,
+        "state": LEASED,
+    }
+    message = _new(Message)
+    _set(message, "__dict__", fields)
+    return message
+
+
+def id_of(row: tuple[Any, ...]) -> Any:
+    """The id in these values of READ, PLAIN or FRESH."""
+    return row[FRESH.index("id") if len(row) == FRESH_ROW else _ID]
+
+
+def is_fresh(row: tuple[Any, ...]) -> bool:
+    """Whether these values of READ hold nothing that does not follow from FRESH."""
+    _, due, epoch, crashes, token, scheduled, life, created, priority, _, _, _, headers, *rare = row
+    return (
+        due == scheduled == created
+        and epoch == crashes == priority == 0
+        and token is life is headers is None
+        and rare.count(None) == len(rare)
+    )
+
+
+def beyond_fresh(table: sa.FromClause) -> sa.ColumnElement[Any]:
+    """An expression that is NULL for such messages."""
+    c = table.c
+    nothing = (c.lock_token, c.time_to_live, c.headers, beyond_plain(table))
+    fresh = sa.and_(
+        c.time_scheduled == c.time_next,
+        c.time_created == c.time_next,
+        *(c[name] == sa.literal_column("0") for name in ("epoch", "crashes", "priority")),
+        *(each.is_(None) for each in nothing),
+    )
+    return sa.case((fresh, None), else_=sa.literal_column("1"))
 
 
 def beyond_plain(table: sa.FromClause) -> sa.ColumnElement[Any]:
@@ -179,17 +225,17 @@ def _fitted(name: str, value: Any) -> Any:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _faults(row: tuple[Any, ...]) -> str:
-    """What in these values of READ is not what its column is for.
+def _faults(row: tuple[Any, ...], names: Sequence[str] = READ) -> str:
+    """What in these values, of READ if not said otherwise, is not what its column is for.
 
     SQLite lets people write anything into any column. The values themselves are not for a log.
     """
     wrong = [
         f"{name} is {'not UTF-8' if isinstance(value, bytes) and _kind(name) is str else type(value).__name__}"
-        for name, value in zip(READ, row, strict=False)
+        for name, value in zip(names, row, strict=False)
         if value is not None and type(value) is not _kind(name)
     ]
-    return f"message {row[_ID]!s} has values its columns are not for: {', '.join(wrong)}"
+    return f"message {id_of(row)!s} has values its columns are not for: {', '.join(wrong)}"
 
 
 def _kind(name: str) -> type:

@@ -15,8 +15,8 @@ from sqlalchemy.engine import Connection
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.finding import Finder
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
 from homing.stores.sql.statements import Statements
 from homing.stores.sql.wake_up import notify
@@ -56,11 +56,11 @@ class NotHeldError(Exception):
 class Settlements:
     """Changes held messages in one table, all or none."""
 
-    def __init__(self, database: Database, table: Table, name: str, claims: Claims, archive: Archive | None) -> None:
+    def __init__(self, database: Database, table: Table, name: str, finder: Finder, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._name = name
-        self._claims = claims
+        self._finder = finder
         self._archive = archive
         self._statements = Statements()
 
@@ -68,7 +68,7 @@ class Settlements:
 
     def finish(self, properties: Properties) -> Change:
         values = {"time_acked": self._database.now(), "time_next": None, "lock_token": None}
-        return Change(values, after=properties.after_acknowledging, wakes=self._claims.has_sessions)
+        return Change(values, after=properties.after_acknowledging, wakes=self._finder.has_sessions)
 
     def release(self, properties: Properties) -> Change:
         """Retrievable again at once, or after its back-off."""
@@ -90,7 +90,7 @@ class Settlements:
 
     def put_aside(self) -> Change:
         values = {"time_next": None, "lock_token": None, "batch_id": None}
-        return Change(values, wakes=self._claims.has_sessions)
+        return Change(values, wakes=self._finder.has_sessions)
 
     def bury(self, reason: str, description: str | None) -> Change:
         values = {
@@ -101,7 +101,7 @@ class Settlements:
             "dead_letter_reason": reason,
             "dead_letter_description": description,
         }
-        return Change(values, wakes=self._claims.has_sessions)
+        return Change(values, wakes=self._finder.has_sessions)
 
     def extend(self, lease: float) -> Change:
         return Change({"time_next": self._database.now() + int(lease * NANOSECONDS)})

@@ -22,8 +22,9 @@ from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claimed import Claimed
-from homing.stores.sql.claims import Claims, Wanted
+from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.finding import Finder, Wanted
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.properties import (
@@ -44,7 +45,6 @@ from homing.stores.sql.wake_up import WakeUp, notify
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
-_ID = rows.READ.index("id")
 
 
 def open_sql_store(url: str) -> SqlStore:
@@ -65,7 +65,8 @@ def open_sql_store(url: str) -> SqlStore:
 class SqlStore(Store):
     """Messages in a SQL table.
 
-    What it does is parted among objects that share the table: `Inserts`, `Claims`, `Settlements`, `Views`, `Batches`.
+    What it does is parted among objects that share the table: `Inserts`, `Finder`, `Claims`, `Settlements`, `Views`,
+    `Batches`.
     """
 
     features = contract.STORE_FEATURES["sql"]
@@ -92,9 +93,10 @@ class SqlStore(Store):
         self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._table.name)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
-        self._claims = Claims(self._database, self._table, name, registry, archive)
-        self._settlements = Settlements(self._database, self._table, name, self._claims, archive)
-        self._views = Views(self._database, self._table, self._claims, archive)
+        finder = Finder(self._database, self._table, archive)
+        self._claims = Claims(self._database, self._table, name, registry, finder)
+        self._settlements = Settlements(self._database, self._table, name, finder, archive)
+        self._views = Views(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, archive)
         self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
         self._rate = RateLimit()
@@ -416,7 +418,7 @@ class SqlStore(Store):
         claimed.read()
         for row, why in claimed.unreadable:
             bury = self._settlements.bury(contract.UNREADABLE, why)
-            self._settlements.apply([([Known(row[_ID], claimed.token, row[0])], bury)])
+            self._settlements.apply([([Known(rows.id_of(row), claimed.token, row[0])], bury)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
         self._in_flight.update(dict.fromkeys([message.id for message in claimed.messages], claimed.token))

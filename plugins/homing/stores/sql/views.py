@@ -14,8 +14,8 @@ from homing.errors import ConfigurationError, UnreadableMessageError
 from homing.message import ACKNOWLEDGED, DEAD, STATES, Message
 from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.finding import Finder
 
 Result = TypeVar("Result")
 
@@ -26,10 +26,10 @@ _PURGE_CHUNK = 5_000
 class Views:
     """Reads one table of messages."""
 
-    def __init__(self, database: Database, table: Table, claims: Claims, archive: Archive | None) -> None:
+    def __init__(self, database: Database, table: Table, finder: Finder, archive: Archive | None) -> None:
         self._database = database
         self._table = table
-        self._claims = claims
+        self._finder = finder
         self._archive = archive
         # One statement, so that a message on its way into the archive is seen once, and not twice or never.
         self._all: sa.FromClause = table
@@ -65,14 +65,14 @@ class Views:
 
         What waits for its turn in a session can be once the first of it is finished, which has a time of its own.
         """
-        return self._first_time(self._claims.may_go())
+        return self._first_time(self._finder.may_go())
 
     def _first_time(self, which: sa.ColumnElement[bool]) -> int | None:
         c = self._table.c
 
         def work(connection: Connection) -> int | None:
             times = []
-            for priority in self._claims.priorities(connection):
+            for priority in self._finder.priorities(connection):
                 mine = (c.priority == priority) & which
                 placed = sa.select(c.time_next).where(mine, c.time_next > 0).order_by(c.time_next).limit(1)
                 unplaced = sa.select(sa.func.min(c.time_scheduled)).where(mine, c.time_next == 0)
