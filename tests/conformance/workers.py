@@ -41,7 +41,8 @@ def hold(url: str) -> None:
 def consume(url: str, idle: str, together: str = "") -> None:
     """Prints the content of each message it is handed, and acknowledges it, until there was none for `idle` seconds.
 
-    Printed first: when the answer to an acknowledgement is lost, nobody can say whether it was taken. With `together`, it says when it is ready and begins when its input is closed.
+    Printed first: when the answer to an acknowledgement is lost, nobody can say whether it was taken. With `together`,
+    it says when it is ready and begins when its input is closed.
     """
     with open_store(url) as store:
         if together:

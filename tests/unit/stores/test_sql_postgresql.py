@@ -1,11 +1,15 @@
-"""What the SQL store does on PostgreSQL alone: less is logged, and nobody waits while the server is at work."""
+"""What the SQL store does on PostgreSQL alone: less is logged, nobody waits while the server is at work, and ids
+are found whatever the server believes of the table."""
 
 from __future__ import annotations
 
+import re
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,3 +152,79 @@ def test_a_bad_content_behind_many_good_ones_stores_none_of_them_and_is_not_in_t
     assert "secret_of_mine" not in log
     store.store_many([{"n": number} for number in range(500)])
     assert [message.content["n"] for message in store.claim(500)] == list(range(500))
+
+
+class Plans:
+    """What the server says of the statements it has run in one database since it was asked last."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read = 0
+
+    def indexes(self) -> set[str]:
+        """The indexes of messages that were used."""
+        text = self._log.read_text()[self._read :]
+        self._read += len(text)
+        return set(re.findall(r"Scan(?: Backward)? using homing_orders_(\w+) on homing_orders", text))
+
+
+@pytest.fixture
+def plans(database: str, engine: sa.Engine, postgresql: Any) -> Plans:
+    name = database.rpartition("/")[2]
+    execute(engine, f"alter database {name} set session_preload_libraries = auto_explain")
+    execute(engine, f"alter database {name} set auto_explain.log_min_duration = 0")
+    engine.dispose()
+    return Plans(postgresql.folder / "log")
+
+
+def emptied_and_vacuumed(store: SqlStore, engine: sa.Engine) -> None:
+    """Makes the server take the table for empty, as it does of one that was so when autovacuum came."""
+    store.store_many(range(2000))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("delete from homing_orders"))
+        connection.execute(sa.text("vacuum (analyze, truncate off) homing_orders"))
+
+
+def _settle(store: SqlStore, held: list[Message]) -> None:
+    store.settle(held)
+
+
+def _release(store: SqlStore, held: list[Message]) -> None:
+    store.settle(held, success=False)
+
+
+def _renew(store: SqlStore, held: list[Message]) -> None:
+    store.renew(held, 60)
+
+
+def _acknowledge(store: SqlStore, held: list[Message]) -> None:
+    store.acknowledge(held[0].id)
+
+
+def _reschedule(store: SqlStore, held: list[Message]) -> None:
+    store.settle(held, success=False)
+    store.reschedule([message.id for message in held], datetime(2100, 1, 1, tzinfo=timezone.utc))
+
+
+def _cancel(store: SqlStore, held: list[Message]) -> None:
+    store.settle(held[1:], success=False)
+    store.dead_letter(held[0], reason="x")
+    assert not store.cancel(held[1].id)
+
+
+@pytest.mark.parametrize("acknowledged", ["kept", "removed"])
+@pytest.mark.parametrize("verb", [_settle, _release, _renew, _acknowledge, _reschedule, _cancel])
+def test_messages_are_found_by_their_ids_where_the_server_takes_the_table_for_empty(
+    database: str, engine: sa.Engine, plans: Plans, verb: Callable[[SqlStore, list[Message]], None], acknowledged: str
+) -> None:
+    with opened(database, acknowledged=acknowledged) as store:
+        emptied_and_vacuumed(store, engine)
+        store.store_many(range(2000))
+        # The server plans a statement for any parameters once it has been run a few times.
+        for _ in range(12):
+            held = store.claim(20, lease=60)
+            assert len(held) == 20
+            assert "_due" in plans.indexes()
+            verb(store, held)
+            # Through what is due it would come upon all that wait, for each of those it looks for.
+            assert plans.indexes() in ({"pkey"}, {"id_key"}, {"pkey", "id_key"})

@@ -179,10 +179,10 @@ def id_of(row: tuple[Any, ...]) -> Any:
 
 def is_fresh(row: tuple[Any, ...]) -> bool:
     """Whether these values of READ hold nothing that does not follow from FRESH."""
-    _, due, epoch, crashes, token, scheduled, life, created, priority, _, _, _, headers, *rare = row
+    _, due, epoch, _, token, scheduled, life, created, priority, _, _, _, headers, *rare = row
     return (
         due == scheduled == created
-        and epoch == crashes == priority == 0
+        and epoch == priority == 0
         and token is life is headers is None
         and rare.count(None) == len(rare)
     )
@@ -195,7 +195,7 @@ def beyond_fresh(table: sa.FromClause) -> sa.ColumnElement[Any]:
     fresh = sa.and_(
         c.time_scheduled == c.time_next,
         c.time_created == c.time_next,
-        *(c[name] == sa.literal_column("0") for name in ("epoch", "crashes", "priority")),
+        *(c[name] == sa.literal_column("0") for name in ("epoch", "priority")),
         *(each.is_(None) for each in nothing),
     )
     return sa.case((fresh, None), else_=sa.literal_column("1"))

@@ -15,10 +15,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    func,
+    literal_column,
+)
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.expression import FromClause
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
@@ -142,6 +155,15 @@ def _index_messages(table: Table, partitioned: bool) -> None:
     _index("session", (c.session_id, c.time_scheduled, c.sequence), c.session_id.is_not(None) & waiting)
     if partitioned:
         _index("bucket", (c.bucket, c.priority, c.time_next, c.sequence), waiting)
+
+
+def next_of(table: FromClause) -> ColumnElement[int]:
+    """`time_next`, or -1 where it is NULL, for a condition on messages that are found by their ids or numbers.
+
+    It tells a planner nothing of NULLs. By `time_next > 0`, PostgreSQL would know that they are in the index of what is
+    due, and would look through all of that where it takes the table for empty, as one that was at its last vacuum.
+    """
+    return func.coalesce(table.c.time_next, literal_column("-1"))
 
 
 def _index(name: str, columns: Sequence[Column[Any]], where: ColumnElement[bool]) -> None:
