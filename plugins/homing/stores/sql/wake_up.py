@@ -18,12 +18,13 @@ log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds between looks where the database cannot call
 _LOOK_AGAIN = 30.0  # seconds between looks where it can: plain SQL inserts call nobody
+_CALL = sa.select(sa.func.pg_notify(sa.bindparam("channel", type_=sa.Text), sa.literal_column("''")))
 
 
 def notify(connection: Connection, channel: str) -> None:
     """Wakes up whoever waits, where the database can; however often in one transaction, they hear it once."""
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_notify(channel, "")))
+        connection.execute(_CALL, {"channel": channel})
 
 
 class WakeUp:
