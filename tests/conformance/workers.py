@@ -7,11 +7,14 @@ import signal
 import sys
 import time
 
-from homing import open_store
+from homing import Message, open_store
 from homing.errors import LeaseLostError, NotInFlightError, StoreError
+from homing.store import Store
 
 #: In the environment: by how many seconds this process's clock is wrong.
 WRONG_BY = "WORKER_CLOCK_IS_WRONG_BY"
+#: Before the content of a message whose acknowledgement failed, in what a consumer prints.
+UNSETTLED = "unsettled:"
 
 
 def die_holding(url: str) -> None:
@@ -41,8 +44,8 @@ def hold(url: str) -> None:
 def consume(url: str, idle: str, together: str = "") -> None:
     """Prints the content of each message it is handed, and acknowledges it, until there was none for `idle` seconds.
 
-    Printed first: when the answer to an acknowledgement is lost, nobody can say whether it was taken. With `together`,
-    it says when it is ready and begins when its input is closed.
+    Printed first: when the answer to an acknowledgement is lost, nobody can say whether it was taken. So it prints the
+    content again, behind UNSETTLED. With `together`, it says when it is ready and begins when its input is closed.
     """
     with open_store(url) as store:
         if together:
@@ -55,13 +58,21 @@ def consume(url: str, idle: str, together: str = "") -> None:
                 if message is not None:
                     print(message.content, flush=True)
                     time.sleep(0.002)  # as handling it would take: who never pauses may keep SQLite to himself
-                    store.acknowledge(message)
                     last = time.monotonic()
+                    acknowledge(store, message)
                     continue
             except StoreError as error:
                 print(f"consumer: {error}", file=sys.stderr, flush=True)
                 last = time.monotonic()
             time.sleep(0.02)
+
+
+def acknowledge(store: Store, message: Message) -> None:
+    try:
+        store.acknowledge(message)
+    except StoreError:
+        print(f"{UNSETTLED}{message.content}", flush=True)
+        raise
 
 
 def produce(url: str, count: str) -> None:

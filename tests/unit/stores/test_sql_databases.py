@@ -579,6 +579,17 @@ def test_whatever_makes_a_message_due_notifies_and_a_plain_acknowledgement_does_
         assert notifications(store, lambda: store.defer(store.claim(1)[0])) == 1
 
 
+def test_who_meets_a_session_in_his_first_claim_notifies_of_its_next_message(postgresql: Any) -> None:
+    database = postgresql.empty_database()
+    with opened(database) as store:
+        store.store_many(["a", "b", Message("s0", 0, session_id="s"), Message("s1", 1, session_id="s")])
+
+    with opened(database) as store:
+        *_, first = store.claim(3)
+        assert first.id == "s0"
+        assert notifications(store, lambda: store.acknowledge(first)) == 1
+
+
 def test_a_transaction_notifies_once_however_many_messages_it_stores(postgresql: Any) -> None:
     database = postgresql.empty_database()
     engine = sa.create_engine(database)

@@ -11,7 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from homing import Message
-from homing.stores.sql import SqlStore
+from homing.store import CRASHED
+from homing.stores.sql import SqlStore, rows
+from homing.stores.sql.schema import messages_table
 from tests.unit.stores.databases import execute, opened
 
 PAST = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc)
@@ -92,6 +94,39 @@ def test_fresh_and_other_messages_may_follow_each_other(store: SqlStore, first: 
         else:
             ids = store.store_many([Message(f"{turn}-{number}", number, subject="x") for number in range(5)])
         assert claimed_as_seen(store, 2) + claimed_as_seen(store, 3) == ids
+
+
+@pytest.mark.parametrize("touched", ["fresh", *TOUCHED])
+def test_the_database_and_the_reader_agree_on_what_is_fresh(store: SqlStore, engine: sa.Engine, touched: str) -> None:
+    TOUCHED.get(touched, _store())(store, "one")
+    table = messages_table("orders")
+
+    with engine.connect() as connection:
+        *values, beyond = connection.execute(
+            sa.select(*(table.c[name] for name in rows.READ), rows.beyond_fresh(table))
+        ).one()
+
+    assert rows.is_fresh(tuple(values)) == (beyond is None) == (touched == "fresh")
+
+
+def test_rows_are_told_apart_by_how_many_values_they_have() -> None:
+    assert rows.FRESH_ROW not in (len(rows.NEEDED), len(rows.PLAIN), len(rows.READ))
+
+
+def test_plain_sql_that_leaves_a_lease_on_a_fresh_message_is_a_crash(store: SqlStore, engine: sa.Engine) -> None:
+    store.store_many([Message(str(number), number) for number in range(3)])
+    execute(engine, "update homing_orders set lock_token = 'x', crashes = 99 where id = '1'")
+
+    assert [message.id for message in store.claim(3)] == ["0", "2"]
+    assert [message.dead_letter_reason for message in store.browse(state="dead")] == [CRASHED]
+
+
+def test_a_message_due_before_all_times_can_be_rescheduled(store: SqlStore, engine: sa.Engine) -> None:
+    store.store(1, id="a")
+    execute(engine, "update homing_orders set time_next = -5 where id = 'a'")
+
+    assert store.reschedule(["a"], PAST) == 1
+    assert [message.id for message in store.claim(1)] == ["a"]
 
 
 def test_plain_sql_that_says_more_of_a_fresh_message_is_heard(store: SqlStore, engine: sa.Engine) -> None:

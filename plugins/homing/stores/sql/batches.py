@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
+from homing.stores.sql.schema import NEVER, apart
 
 #: The id of a message whose own is no text begins so, and goes on with its sequence number.
 _RENAMED = "homing-no-text-"
@@ -167,7 +168,7 @@ class Batches:
 
         def work(connection: Connection) -> None:
             for chunk in chunks(ids, self._database.dialect.chunk):
-                where = self._database.dialect.among(c.id, chunk) & c.time_dead.is_not(None)
+                where = self._database.dialect.among(c.id, chunk) & (apart(c.time_dead) != NEVER)
                 values = {"time_acked": self._database.now(), "time_dead": None}
                 connection.execute(self._table.update().where(where).values(**values))
 
@@ -179,9 +180,9 @@ class Batches:
         def work(connection: Connection) -> dict[str, str]:
             found: dict[str, str] = {}
             for chunk in chunks(ids, self._database.dialect.chunk):
-                mine = self._database.dialect.among(c.id, chunk) & c.batch_id.is_not(None)
+                statement = sa.select(c.id, c.batch_id).where(self._database.dialect.among(c.id, chunk))
                 found.update(
-                    (row.id, row.batch_id) for row in connection.execute(sa.select(c.id, c.batch_id).where(mine))
+                    (row.id, row.batch_id) for row in connection.execute(statement) if row.batch_id is not None
                 )
             return found
 

@@ -79,7 +79,7 @@ class Finder:
         self._low = 0
         self._swept = 0.0
         self._statements = Statements()
-        #: Whether most messages found last were fresh: then no more is asked for at first.
+        #: Whether most messages found last were fresh: then of the next ones no more is asked for at first.
         self._fresh = True
         #: Whether messages of sessions were found: settling one of them lets the next go.
         self.has_sessions = False

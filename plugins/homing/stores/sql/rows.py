@@ -21,9 +21,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is said
 
-#: What is read of a message that is as `store()` left it, and nothing but its content; the rest follows from that.
+#: What is read of a fresh message: one that is nothing but its content, and as `store()` left it. The rest follows.
 FRESH = ("sequence", "time_next", "id", "message", "encoding")
-FRESH_ROW = len(FRESH) + 1  # values, the last of them what `beyond_fresh` says
+FRESH_ROW = len(FRESH) + 1  # values, the last of them what `beyond_fresh` says; no other row has so many
 #: What claiming needs to know of a row.
 NEEDED = ("sequence", "time_next", "epoch", "crashes", "lock_token", "time_scheduled", "time_to_live")
 # What most messages leave empty, by its column and its field.
@@ -153,9 +153,9 @@ def read(row: tuple[Any, ...], lock_token: str | None, more: int = 0) -> Message
 
 
 def read_fresh(row: tuple[Any, ...], lock_token: str) -> Message:
-    """The same for values of FRESH that were just leased for the first time."""
+    """The Message in these values of FRESH, leased for the first time; raises UnreadableMessageError likewise."""
     sequence, created, message_id, body, encoding, _ = row
-    if not type(message_id) is type(body) is str:
+    if not (type(created) is int and type(message_id) is type(body) is str):
         raise UnreadableMessageError(_faults(row, FRESH))
     fields = {
         "id": message_id,
@@ -173,12 +173,12 @@ def read_fresh(row: tuple[Any, ...], lock_token: str) -> Message:
 
 
 def id_of(row: tuple[Any, ...]) -> Any:
-    """The id in these values of READ, PLAIN or FRESH."""
+    """The id in these values of READ or FRESH."""
     return row[FRESH.index("id") if len(row) == FRESH_ROW else _ID]
 
 
 def is_fresh(row: tuple[Any, ...]) -> bool:
-    """Whether these values of READ hold nothing that does not follow from FRESH."""
+    """Whether these values of READ are of a fresh message."""
     _, due, epoch, _, token, scheduled, life, created, priority, _, _, _, headers, *rare = row
     return (
         due == scheduled == created
@@ -189,7 +189,7 @@ def is_fresh(row: tuple[Any, ...]) -> bool:
 
 
 def beyond_fresh(table: sa.FromClause) -> sa.ColumnElement[Any]:
-    """An expression that is NULL for such messages."""
+    """An expression that is NULL for fresh messages."""
     c = table.c
     nothing = (c.lock_token, c.time_to_live, c.headers, beyond_plain(table))
     fresh = sa.and_(

@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.sql.expression import FromClause
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
@@ -42,6 +41,10 @@ _LONG = Text().with_variant(LONGTEXT, "mysql", "mariadb")
 
 #: Types an application may give to columns of its own, by the names it uses for them.
 COLUMN_TYPES: Mapping[str, TypeEngine[Any]] = {"text": String(255), "bigint": BigInteger()}
+
+
+#: Stands for a time that is NULL; nobody writes it.
+NEVER: ColumnElement[int] = literal_column("-9223372036854775807", BigInteger)
 
 
 class Key(String):
@@ -157,13 +160,13 @@ def _index_messages(table: Table, partitioned: bool) -> None:
         _index("bucket", (c.bucket, c.priority, c.time_next, c.sequence), waiting)
 
 
-def next_of(table: FromClause) -> ColumnElement[int]:
-    """`time_next`, or -1 where it is NULL, for a condition on messages that are found by their ids or numbers.
+def apart(time: Column[int]) -> ColumnElement[int]:
+    """This time, or NEVER where it is NULL, for a condition on messages that are found by their ids or numbers.
 
     It tells a planner nothing of NULLs. By `time_next > 0`, PostgreSQL would know that they are in the index of what is
     due, and would look through all of that where it takes the table for empty, as one that was at its last vacuum.
     """
-    return func.coalesce(table.c.time_next, literal_column("-1"))
+    return func.coalesce(time, NEVER)
 
 
 def _index(name: str, columns: Sequence[Column[Any]], where: ColumnElement[bool]) -> None:

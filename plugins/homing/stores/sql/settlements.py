@@ -18,7 +18,7 @@ from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.finding import Finder
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
-from homing.stores.sql.schema import next_of
+from homing.stores.sql.schema import apart
 from homing.stores.sql.statements import Statements
 from homing.stores.sql.wake_up import notify
 
@@ -183,7 +183,7 @@ class Settlements:
     def _mine(self, key: str) -> sa.ColumnElement[bool]:
         """Whether a row is one of those meant, and held."""
         c = self._table.c
-        lasts = next_of(self._table) > sa.bindparam("now")
+        lasts = apart(c.time_next) > sa.bindparam("now")
         meant = self._database.dialect.is_in(c[key], sa.bindparam("keys"))
         return sa.and_(meant, c.lock_token == sa.bindparam("token"), lasts)
 

@@ -38,7 +38,7 @@ from homing.stores.sql.properties import (
     read_options,
 )
 from homing.stores.sql.scans import Scans
-from homing.stores.sql.schema import messages_table, next_of, registry_table
+from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp, notify
@@ -189,7 +189,8 @@ class SqlStore(Store):
     # -- other ends a message can come to ----------------------------------------------------------------------
 
     def cancel(self, message_id: str) -> bool:
-        c, due, now = self._table.c, next_of(self._table), self._database.now()
+        c, now = self._table.c, self._database.now()
+        due = apart(c.time_next)
         future = sa.or_(due > now, (due == 0) & (c.time_scheduled > now))
         never = c.lock_token.is_(None) & (c.epoch == 0) & future
         statement = self._table.delete().where(c.id == message_id, never)
@@ -217,8 +218,8 @@ class SqlStore(Store):
 
         def work(connection: Connection) -> int:
             changed = 0
-            due = next_of(self._table)
-            free = (due >= 0) & sa.or_(c.lock_token.is_(None), due <= self._database.now())
+            due = apart(c.time_next)
+            free = (due != NEVER) & sa.or_(c.lock_token.is_(None), due <= self._database.now())
             for chunk in chunks(ids, self._database.dialect.chunk):
                 where = self._database.dialect.among(c.id, chunk) & free
                 changed += connection.execute(self._table.update().where(where).values(**values)).rowcount
