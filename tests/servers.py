@@ -177,15 +177,18 @@ class MariaDB(Server):
         installer = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
         if installer is None:
             missing(self.package)
+        # Not in the folder of all programs: each of these servers removes the temporary tables it finds there.
+        self.run(["mkdir", f"{self.folder}/temporary"])
         self.run(
-            [installer, "--no-defaults", f"--datadir={self.folder}/data", "--auth-root-authentication-method=normal"]
-        )
+            [installer, "--no-defaults", f"--datadir={self.folder}/data", "--auth-root-authentication-method=normal",
+             f"--tmpdir={self.folder}/temporary"]
+        )  # fmt: skip
 
     def command(self) -> list[str]:
         options = [
             f"--datadir={self.folder}/data", f"--port={self.port}", "--bind-address=127.0.0.1",
             f"--socket={self.folder}/socket", f"--pid-file={self.folder}/pid", "--skip-name-resolve",
-            *(f"--{option}" for option in self.settings),
+            f"--tmpdir={self.folder}/temporary", *(f"--{option}" for option in self.settings),
         ]  # fmt: skip
         return [self._program("mariadbd"), "--no-defaults", *options]
 

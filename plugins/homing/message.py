@@ -94,7 +94,7 @@ def encode_accepted(content: Any) -> Encoded:
     # PostgreSQL has no NUL in its text type, so such a string travels as JSON, where it is escaped.
     if isinstance(content, str) and "\0" not in content:
         return Encoded(TEXT, content)
-    return Encoded(JSON, encode_json(content))
+    return Encoded(JSON, encode_json(content, "content"))
 
 
 def decode(encoding: str, body: str, message_id: str = "?") -> Any:
@@ -113,14 +113,25 @@ def decode(encoding: str, body: str, message_id: str = "?") -> Any:
     )
 
 
-def encode_json(value: Any) -> str:
+def encode_json(value: Any, what: str = "value") -> str:
     """JSON text of a value known to be JSON; raises UnstorableContentError for a number of thousands of digits."""
     try:
         return msgspec.json.encode(value).decode("utf-8")
     except (TypeError, ValueError) as error:
         raise UnstorableContentError(
-            f"cannot store this: it holds a value, perhaps a number, that cannot be written: {error}"
+            f"cannot store this: {_unwritable(value, what)} cannot be written: {error}"
         ) from error
+
+
+def _unwritable(value: Any, path: str) -> str:
+    """The path to what JSON has no way to write, such as a number of thousands of digits."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        try:
+            msgspec.json.encode(part)
+        except (TypeError, ValueError):
+            return _unwritable(part, f"{path}.{key}" if isinstance(value, dict) else f"{path}[{key}]")
+    return path
 
 
 def encode_headers(headers: Headers | None) -> str | None:
@@ -128,7 +139,7 @@ def encode_headers(headers: Headers | None) -> str | None:
     if not headers:
         return None
     _refuse_fault(dict(headers), "headers", "JSON values")
-    return encode_json(dict(headers))
+    return encode_json(dict(headers), "headers")
 
 
 def decode_headers(text: str | None, message_id: str = "?") -> dict[str, Any]:

@@ -155,6 +155,16 @@ class RetryPolicy:
         return self.delay(attempt, key=key)
 
 
+def spread(wait: float, jitter: float, *, least: float, most: float) -> tuple[float, float]:
+    """The shortest and the longest that a wait may become when it is spread by up to this part of itself.
+
+    It is made longer, and where it may not be, shorter; never beyond `least` and `most`.
+    """
+    if wait < most:
+        return wait, min(wait * (1 + jitter), most)
+    return max(wait * (1 - jitter), least), wait
+
+
 def _share(key: str, attempt: int) -> float:
     """A number from 0 up to 1 that looks random and is always the same for the same key and attempt."""
     return zlib.crc32(f"{key}:{attempt}".encode("utf-8", "replace")) / 2**32

@@ -216,9 +216,14 @@ class Store(ABC):
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         """Removes acknowledged (or dead) messages that have been so for `older_than` seconds; how many.
 
-        Without `older_than`, the store's own `purge_after`. The ids of removed messages are forgotten.
+        Without `older_than`, the store's own `purge_after`, and no less than its `duplicate_window`. The ids of removed
+        messages are forgotten.
         """
         raise self._lacks(PURGE)
+
+    def ledger(self) -> Any:
+        """The delivery ledger kept beside this store."""
+        raise self._lacks(LEDGER)
 
     def _lacks(self, ability: str) -> UnsupportedError:
         """The error for an ability this store does not have."""

@@ -64,6 +64,7 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     TIME_TO_LIVE: lambda store: store.store(Message("t", "t", time_to_live=timedelta(seconds=60))),
     ENVELOPE: lambda store: store.store(Message("e", "e", subject="s")),
     WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
+    LEDGER: lambda store: store.ledger(),
 }
 
 
@@ -293,6 +294,17 @@ def test_a_scheduled_message_can_be_cancelled_until_it_is_due(store: Store) -> N
     assert [message.id for message in drain(store, 1)] == ["m2"]
 
 
+@pytest.mark.needs(CANCEL, RESCHEDULE, COUNT)
+def test_a_message_that_was_handed_out_before_cannot_be_cancelled(store: Store) -> None:
+    store.store("a", id="a")
+    store.acknowledge(take(store), success=False)
+    assert store.reschedule(["a"], soon(60)) == 1
+
+    assert not store.cancel("a")
+
+    assert store.count()["scheduled"] == 1
+
+
 @pytest.mark.needs(SCHEDULE, RESCHEDULE)
 def test_rescheduling_brings_a_message_forward_and_leaves_held_ones_alone(store: Store) -> None:
     store.store("later", id="later", scheduled_at=soon(60))
@@ -315,6 +327,18 @@ def test_rescheduling_puts_a_message_off(store: Store) -> None:
 
     assert take(store).id == "a"
     assert datetime.now(timezone.utc) >= due
+
+
+@pytest.mark.needs(RESCHEDULE)
+@pytest.mark.parametrize(("said", "following"), [(None, 3), (0, 1), (7, 8)])
+def test_deliveries_are_counted_on_from_what_rescheduling_says(store: Store, said: int | None, following: int) -> None:
+    store.store("a", id="a")
+    for _ in range(2):
+        store.acknowledge(take(store), success=False)
+
+    store.reschedule(["a"], soon(-1), delivery_count=said)
+
+    assert take(store).delivery_count == following
 
 
 @pytest.mark.needs(TIME_TO_LIVE)
@@ -536,6 +560,18 @@ def test_every_state_is_counted(store: Store) -> None:
     age = store.oldest_age()
     assert age is not None
     assert 0 <= age < 10
+
+
+@pytest.mark.needs(COUNT, RESCHEDULE, SCHEDULE)
+def test_the_oldest_age_is_for_how_long_the_longest_waiting_available_message_has_been_due(store: Store) -> None:
+    store.store_many([Message("young", 1), Message("oldest", 2), Message("old", 3)])
+    store.store("later", scheduled_at=soon(60))
+    for message_id, seconds in (("young", 100), ("oldest", 300), ("old", 200)):
+        assert store.reschedule([message_id], soon(-seconds)) == 1
+
+    assert 299 < (store.oldest_age() or 0) < 350
+    assert take(store).id == "oldest"
+    assert 199 < (store.oldest_age() or 0) < 250
 
 
 @pytest.mark.needs(PURGE, COUNT, CLAIM)

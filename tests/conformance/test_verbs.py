@@ -49,7 +49,10 @@ def test_headers_and_properties_survive(store: Store) -> None:
 
     got = take(store)
 
-    for name in ("id", "content", "content_type", "headers", "correlation_id", "subject", "to", "reply_to"):
+    for name in (
+        "id", "content", "content_type", "headers", "correlation_id", "session_id", "partition_key", "subject", "to",
+        "reply_to",
+    ):  # fmt: skip
         assert getattr(got, name) == getattr(sent, name), name
     assert got.delivery_count == 1
     assert got.enqueued_at is not None

@@ -89,6 +89,47 @@ def test_messages_are_durable_and_persistent(store: RabbitStore, rabbitmq: Rabbi
     assert [message.id for message in drain(store, 100)] == ids
 
 
+def _release(store: RabbitStore) -> None:
+    store.store("a")
+    store.acknowledge(take(store), success=False)
+
+
+@pytest.mark.parametrize(
+    "send",
+    [lambda store: store.store("a"), lambda store: store.store_many(["a"]), _release],
+    ids=["store", "store_many", "release"],
+)
+def test_a_message_in_a_classic_queue_is_persistent(
+    open_one: Callable[..., RabbitStore], channel: Any, name: str, send: Callable[[RabbitStore], object]
+) -> None:
+    with open_one(queue_type="classic") as store:
+        send(store)
+
+    def get() -> Any:
+        return channel.basic_get(name, auto_ack=True)[1]
+
+    assert eventually(get).delivery_mode == pika.DeliveryMode.Persistent.value
+
+
+def test_storing_many_waits_for_no_confirm_before_many_are_on_their_way(
+    open_one: Callable[..., RabbitStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear, held_back, answered = Publisher._on_answer, list[Any](), set[int]()
+
+    def hear_late(publisher: Publisher, frame: Any) -> None:
+        answered.add(frame.method.delivery_tag)
+        held_back.append(frame)
+        while 100 in answered and held_back:
+            hear(publisher, held_back.pop(0))
+
+    monkeypatch.setattr(Publisher, "_on_answer", hear_late)
+    store = open_one(timeout=5)
+
+    store.store_many(range(100))
+
+    assert len(drain(store, 100)) == 100
+
+
 def test_what_was_confirmed_survives_a_killed_broker(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
     store.store("first")
     rabbitmq.restart()  # by now the broker has written down that there is such a queue

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         self.now += int(seconds * 1_000_000_000)
+
+    def after(self, seconds: float) -> datetime:
+        """The time so long from now."""
+        return datetime.fromtimestamp(self.now / 1_000_000_000 + seconds, timezone.utc)
 
 
 @pytest.fixture

@@ -79,10 +79,68 @@ def test_leases_double_and_end_in_death(make: Callable[..., MemoryStore], clock:
     assert store.browse(state="dead")[0].dead_letter_reason == CRASHED
 
 
+def test_no_lease_is_doubled_beyond_the_cap(make: Callable[..., MemoryStore], clock: Clock) -> None:
+    store = make(ack_wait=10, max_ack_wait=25, jitter=0)
+    store.store("a")
+    for lease in (10, 20, 25, 25):
+        assert store.retrieve() is not None
+        clock.advance(lease - 0.1)
+        assert store.retrieve() is None
+        clock.advance(0.2)
+
+    assert store.retrieve() is not None
+
+
+def test_a_back_off_makes_a_released_message_wait_longer_each_time(
+    make: Callable[..., MemoryStore], clock: Clock
+) -> None:
+    store = make(backoff=10, jitter=0)
+    store.store("a")
+    for wait in (10, 20, 40):
+        message = store.retrieve()
+        assert message is not None
+        store.acknowledge(message, success=False)
+        clock.advance(wait - 0.1)
+        assert store.retrieve() is None
+        clock.advance(0.2)
+
+    assert store.retrieve() is not None
+
+
+def test_an_id_may_come_again_after_the_window(make: Callable[..., MemoryStore], clock: Clock) -> None:
+    store = make(duplicate_window=60)
+    store.store("first", id="m1")
+    store.settle(store.claim(1))
+
+    clock.advance(59)
+    store.store("within", id="m1")
+    assert store.retrieve() is None
+
+    clock.advance(2)
+    store.store("after", id="m1")
+    assert [message.content for message in store.claim(2)] == ["after"]
+
+
+def test_an_id_does_not_come_again_after_the_window_while_its_message_is_unfinished(
+    make: Callable[..., MemoryStore], clock: Clock
+) -> None:
+    store = make(duplicate_window=60)
+    store.store("first", id="m1")
+    clock.advance(61)
+
+    store.store("again", id="m1")
+
+    assert [message.content for message in store.claim(2)] == ["first"]
+
+
 def test_time_to_live_counts_from_the_due_time(make: Callable[..., MemoryStore], clock: Clock) -> None:
     store = make()
-    store.store(Message("m1", "a", time_to_live=timedelta(seconds=5)))
-    clock.advance(5.1)
+    store.store(Message("m1", "a", scheduled_at=clock.after(60), time_to_live=timedelta(seconds=5)))
+    clock.advance(64)
+    message = store.retrieve()
+    assert message is not None
+    store.acknowledge(message, success=False)
+    clock.advance(2)
 
     assert store.retrieve() is None
     assert store.browse(state="dead")[0].dead_letter_reason == EXPIRED

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from homing import open_store
 from homing.errors import ConfigurationError, LeaseLostError
-from homing.stores.sql import SqlStore
+from homing.stores.sql import SqlStore, archive
 from tests.servers import PostgreSQL
 from tests.unit.stores.conftest import Clock
 from tests.unit.stores.databases import opened
@@ -107,6 +107,17 @@ def test_purging_drops_the_days_that_are_over(store: SqlStore, engine: sa.Engine
     assert store.count()["acknowledged"] == 1
 
 
+def test_purging_a_day_that_is_not_over_goes_on_after_the_first_chunk(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_PURGE_CHUNK", 2)
+    finish(store, "a", "b", "c", "d", "e")
+
+    assert store.purge(0) == 5
+
+    assert store.count()["acknowledged"] == 0
+
+
 def test_a_day_in_use_is_dropped_another_time(store: SqlStore, engine: sa.Engine, clock: Clock) -> None:
     finish(store, "old")
     clock.advance(3 * DAY)
@@ -192,3 +203,14 @@ def test_only_postgresql_archives(tmp_path: Path) -> None:
         assert isinstance(store, SqlStore)
         with pytest.raises(ConfigurationError, match="only PostgreSQL"):
             store.configure(acknowledged="archived")
+
+
+def test_who_knows_more_columns_than_the_archive_sees_what_is_in_it(url: str) -> None:
+    with opened(url, acknowledged="archived") as store:
+        store.store("a", id="a")
+        store.settle(store.claim(1))
+
+    with opened(url, columns="region") as store:
+        assert store.count()["acknowledged"] == 1
+        assert [message.id for message in store.browse()] == ["a"]
+        assert store.purgeable(0) == 1

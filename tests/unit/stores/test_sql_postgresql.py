@@ -220,8 +220,19 @@ def _cancel(store: SqlStore, held: list[Message]) -> None:
     assert not store.cancel(held[1].id)
 
 
+def _finish_dead(store: SqlStore, held: list[Message]) -> None:
+    store.dead_letter(held[0], reason="x")
+    store.finish_dead([held[0].id])
+
+
+def _batches_of(store: SqlStore, held: list[Message]) -> None:
+    assert store.batches_of([message.id for message in held]) == {}
+
+
 @pytest.mark.parametrize("acknowledged", ["kept", "removed"])
-@pytest.mark.parametrize("verb", [_settle, _release, _renew, _acknowledge, _reschedule, _cancel])
+@pytest.mark.parametrize(
+    "verb", [_settle, _release, _renew, _acknowledge, _reschedule, _cancel, _finish_dead, _batches_of]
+)
 def test_messages_are_found_by_their_ids_where_the_server_takes_the_table_for_empty(
     database: str, engine: sa.Engine, plans: Plans, verb: Callable[[SqlStore, list[Message]], None], acknowledged: str
 ) -> None:

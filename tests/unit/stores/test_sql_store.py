@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import sqlalchemy as sa
 
 from homing import Message, open_store
 from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError, UnstorableContentError
-from homing.stores.sql import SqlStore
+from homing.stores.sql import SqlStore, database, views
 from tests.unit.stores.conftest import Clock
+
+SYNCHRONOUS_FULL = 2
 
 
 def test_a_stored_message_is_there_for_another_process(store: SqlStore, other: SqlStore) -> None:
@@ -371,6 +375,8 @@ def test_all_properties_of_a_message_survive(store: SqlStore) -> None:
         "to",
         "reply_to",
         "priority",
+        "session_id",
+        "partition_key",
     ):
         assert getattr(got, name) == getattr(sent, name), name
 
@@ -441,3 +447,54 @@ def test_expiring_keeps_aside_what_outlived_its_time_and_nobody_holds(store: Sql
     assert [(dead.id, dead.dead_letter_reason) for dead in store.browse(state="dead")] == [("old", "expired")]
     store.settle(held)
     assert [message.id for message in store.claim(5)] == ["for ever"]
+
+
+def test_time_to_live_counts_from_the_due_time(store: SqlStore, clock: Clock) -> None:
+    store.store(Message("m1", "a", scheduled_at=clock.after(60), time_to_live=timedelta(seconds=5)))
+    clock.advance(64)
+    assert store.expire() == 0
+    message = store.retrieve()
+    assert message is not None
+    store.acknowledge(message, success=False)
+    clock.advance(2)
+
+    assert store.retrieve() is None
+    assert [(dead.id, dead.dead_letter_reason) for dead in store.browse(state="dead")] == [("m1", "expired")]
+
+
+@pytest.mark.parametrize("state", ["acknowledged", "dead"])
+def test_purging_goes_on_after_the_first_chunk(store: SqlStore, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_PURGE_CHUNK", 2)
+    store.store_many(range(7))
+    for message in store.claim(7, lease=60):
+        if message.content == 3:
+            store.acknowledge(message, success=False)
+        elif state == "dead":
+            store.dead_letter(message, reason="bad")
+        else:
+            store.acknowledge(message)
+
+    assert store.purge(0, state=state) == 6
+
+    assert [message.content for message in store.browse()] == [3]
+
+
+def test_sqlite_keeps_a_log_and_waits_for_the_disk_on_every_connection(store: SqlStore) -> None:
+    def settings(connection: sa.Connection) -> tuple[str, int]:
+        names = ("journal_mode", "synchronous")
+        mode, synchronous = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names)
+        return mode, synchronous
+
+    def two_at_once(connection: sa.Connection) -> set[tuple[str, int]]:
+        return {settings(connection), store._database.read(settings)}
+
+    assert store._database.write(two_at_once) == {("wal", SYNCHRONOUS_FULL)}
+
+
+def test_sqlite_waits_for_the_disk_even_where_its_library_is_built_not_to(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "inbox.db")) as connection:
+        connection.execute("PRAGMA synchronous=OFF")
+
+        database._set_up_sqlite(connection, None)
+
+        assert connection.execute("PRAGMA synchronous").fetchone() == (SYNCHRONOUS_FULL,)

@@ -33,6 +33,11 @@ class Options:
     #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
     partitions: int = 0
 
+    @property
+    def kept_for(self) -> float:
+        """For how long an acknowledged message is kept at least: as long as its id is to be known."""
+        return max(self.purge_after, self.duplicate_window)
+
 
 def parse_url(url: str) -> tuple[str, Options]:
     """The name and the options; raises ConfigurationError for a bad one."""

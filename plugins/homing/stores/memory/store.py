@@ -23,6 +23,7 @@ from homing.errors import (
     UnstorableContentError,
 )
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
+from homing.retry import spread
 from homing.store import BatchLease, Store
 from homing.stores.incoming import as_message
 from homing.stores.memory.options import Options, parse_url
@@ -93,7 +94,7 @@ class MemoryStore(Store):
         ready = [(message, m.encode(message.content), _copied_headers(message)) for message in messages]
         with self._now() as now:
             if self._options.purge_after:
-                self._shelf.forget_settled(now - _span(self._options.purge_after))
+                self._shelf.forget_settled(now - _span(self._options.kept_for))
             for message, encoded, headers in ready:
                 if not self._knows(message.id, now):
                     self._shelf.add(self._new_entry(replace(message, content=None, headers=headers), encoded, now))
@@ -248,7 +249,7 @@ class MemoryStore(Store):
         if state not in (ACKNOWLEDGED, DEAD):
             raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r}")
         with self._now() as now:
-            before = now - _span(self._options.purge_after if older_than is None else older_than)
+            before = now - _span(self._options.kept_for if older_than is None else older_than)
             if state == ACKNOWLEDGED:
                 return self._shelf.forget_settled(before)
             entries = self._shelf.entries.values()
@@ -336,7 +337,10 @@ class MemoryStore(Store):
     def _doubled(self, seconds: float, deliveries: int) -> float:
         cap = max(seconds, self._options.max_ack_wait)
         doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), cap)
-        return doubled if deliveries == 1 else doubled * (1 + _JITTER.random() * self._options.jitter)
+        if deliveries == 1:
+            return doubled
+        shortest, longest = spread(doubled, self._options.jitter, least=seconds, most=cap)
+        return shortest + _JITTER.random() * (longest - shortest)
 
     def _claimed_as(self, message: str | Message) -> tuple[str, str | None]:
         if isinstance(message, Message):

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
+from homing.retry import spread
 from homing.store import CRASHED, EXPIRED
 from homing.stores.sql.claimed import Claimed
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
@@ -133,17 +134,19 @@ class Claims:
         return self._changes(values)
 
     def _own_lease(self, properties: Properties) -> Any:
-        """How long the store's own lease is: doubled with each delivery up to its cap."""
+        """How long the store's own lease is: doubled with each delivery up to its cap, the first as it is."""
         c = self._table.c
-        *growing, cap = properties.doublings(properties.ack_wait)
+        waits = properties.doublings(properties.ack_wait)
 
-        def length(wait: int, jitter: float) -> Any:
-            spread = c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger)
-            return sa.literal(wait, sa.BigInteger) + (spread if jitter else 0)
+        def length(deliveries: int, wait: int) -> Any:
+            jitter = properties.jitter if deliveries else 0.0
+            shortest, longest = spread(wait, jitter, least=waits[0], most=waits[-1])
+            step = int((longest - shortest) / _SPREAD)
+            start = sa.literal(int(shortest), sa.BigInteger)
+            return start + c.sequence % _SPREAD * sa.literal(step, sa.BigInteger) if step else start
 
-        lengths = [(c.epoch == n, length(wait, properties.jitter if n else 0.0)) for n, wait in enumerate(growing)]
-        last = length(cap, properties.jitter if growing else 0.0)
-        return sa.case(*lengths, else_=last) if lengths else last
+        *growing, last = [length(deliveries, wait) for deliveries, wait in enumerate(waits)]
+        return sa.case(*((c.epoch == n, each) for n, each in enumerate(growing)), else_=last) if growing else last
 
     def _dead(self, reason: str, max_deliveries: int, now: int) -> dict[str, Any]:
         why = "it was due for longer than its time to live"

@@ -14,9 +14,10 @@ import sqlalchemy
 from sqlalchemy import Table
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 
-from homing.errors import MissingExtraError, StoreError, StoreUnavailableError
+from homing.errors import ConfigurationError, MissingExtraError, StoreError, StoreUnavailableError
 from homing.stores.sql import patience, upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.schema import NowInNanoseconds
@@ -129,8 +130,12 @@ class Database:
     @contextmanager
     def within(self, transaction: Any) -> Iterator[Connection]:
         """The caller's own transaction: a SQLAlchemy Connection or Session. What fails inside undoes only itself."""
-        connection = transaction if isinstance(transaction, Connection) else transaction.connection()
+        connection = _connection_of(transaction)
         with self.translated("write to"):
+            if self.dialect.locks_rows and connection.dialect.detect_autocommit_setting(connection.connection):
+                raise ConfigurationError(
+                    f"store {self._name!r} cannot take part in your transaction: in AUTOCOMMIT a connection has none"
+                )
             if not self.dialect.locks_rows and self._missing:
                 # The caller may have the database for himself: anybody else would wait for him in vain.
                 upgrade.bring_up(connection, self.dialect, list(self._missing))
@@ -221,6 +226,16 @@ def fetch(
             return list(result.cursor.fetchall())
     finally:
         result.close()
+
+
+def _connection_of(transaction: Any) -> Connection:
+    if isinstance(transaction, Connection):
+        return transaction
+    if isinstance(transaction, Session | scoped_session):
+        return transaction.connection()
+    raise ConfigurationError(
+        f"transaction= takes a SQLAlchemy Connection or Session, not a {type(transaction).__name__}"
+    )
 
 
 def _text_or_bytes(raw: bytes) -> str | bytes:

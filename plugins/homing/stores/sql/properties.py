@@ -79,6 +79,11 @@ class Properties:
         """KEPT, ARCHIVED or REMOVED: a window in which ids are known needs their messages."""
         return KEPT if self.duplicate_window else self.acknowledged
 
+    @property
+    def kept_for(self) -> float:
+        """For how long an acknowledged message is kept at least: as long as its id is to be known."""
+        return max(self.purge_after, self.duplicate_window)
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

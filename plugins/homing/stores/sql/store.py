@@ -281,11 +281,11 @@ class SqlStore(Store):
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
-        return self._views.purge(self._live.current().purge_after if older_than is None else older_than, state)
+        return self._views.purge(self._live.current().kept_for if older_than is None else older_than, state)
 
     def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         """How many messages `purge` would remove now."""
-        return self._views.purgeable(self._live.current().purge_after if older_than is None else older_than, state)
+        return self._views.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
 
     def expire(self) -> int:
         """Keeps aside as dead, now, what is due for longer than its time to live and nobody holds; how many."""

@@ -40,16 +40,18 @@ class Views:
 
     def _read_all(self, ask: Callable[[Connection, sa.FromClause], Result]) -> Result:
         """What `ask` makes of every message there is, archived ones included."""
-
-        def work(connection: Connection) -> Result:
-            if self._archive is None or not self._archive.seen:
-                found = ask(connection, self._table)
-                # Only now: somebody may be archiving the first one.
-                if self._archive is None or not self._archive.is_there(connection):
-                    return found
-            return ask(connection, self._all)
-
-        return self._database.read(work)
+        archive = self._archive
+        if archive is None:
+            return self._database.read(lambda connection: ask(connection, self._table))
+        if not archive.seen:
+            # In this order: somebody may be archiving the first one.
+            found, archived = self._database.read(
+                lambda connection: (ask(connection, self._table), archive.is_there(connection))
+            )
+            if not archived:
+                return found
+        archive.require()  # whoever made it may not have known of all columns that this consumer asks for
+        return self._database.read(lambda connection: ask(connection, self._all))
 
     def count(self) -> dict[str, int]:
         def ask(connection: Connection, known: sa.FromClause) -> dict[str, int]:
