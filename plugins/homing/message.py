@@ -119,7 +119,7 @@ def encode_json(value: Any, what: str = "value") -> str:
         return msgspec.json.encode(value).decode("utf-8")
     except (TypeError, ValueError) as error:
         raise UnstorableContentError(
-            f"cannot store this: {_unwritable(value, what)} cannot be written: {error}"
+            f"cannot store this: {_unwritable(value, what)} is a number or another value that cannot be written: {error}"
         ) from error
 
 

@@ -104,7 +104,7 @@ def test_transactions_are_refused_where_there_are_none_and_nothing_is_stored(sto
 
 
 def test_the_tests_ask_for_every_ability() -> None:
-    assert set(_CALLS) == set(ALL_FEATURES) - {DEDUPLICATION, PARTITIONS, LEDGER, TRANSACTIONS}
+    assert set(_CALLS) == set(ALL_FEATURES) - {DEDUPLICATION, PARTITIONS, TRANSACTIONS}
 
 
 def test_features_are_names_of_abilities(store: Store) -> None:

@@ -129,7 +129,7 @@ def test_lease_is_renewed_while_a_message_waits_for_its_retry(store: Any, url: s
             raise OSError
 
     store.store(1)
-    listener = listen(store, on_message, lease=1.0, retry_interval=2.0)
+    listener = listen(store, on_message, lease=3.0, retry_interval=4.5)
     until(lambda: listener.metrics().retried == 1)
     with open_store(f"{url}?store=orders") as other:
         until(lambda: other.retrieve() is not None or listener.metrics().processed == 1)
