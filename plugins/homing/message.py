@@ -118,8 +118,9 @@ def encode_json(value: Any, what: str = "value") -> str:
     try:
         return msgspec.json.encode(value).decode("utf-8")
     except (TypeError, ValueError) as error:
+        path = _unwritable(value, what)
         raise UnstorableContentError(
-            f"cannot store this: {_unwritable(value, what)} is a number or another value that cannot be written: {error}"
+            f"cannot store this: {path} is a number or another value that cannot be written: {error}"
         ) from error
 
 
