@@ -415,14 +415,15 @@ def test_a_batch_is_found_again_although_the_rate_is_used_up(database: str) -> N
 def test_waiting_lasts_until_the_rate_allows_another_message(database: str) -> None:
     with opened(database, rate=2) as store:
         store.store_many(range(20))
-        assert len(store.claim(20)) == 2
         began = time.monotonic()
+        assert len(store.claim(20)) == 2
 
         assert not store.wait(0.1)
         assert store.wait(5)
 
         assert 0.3 < time.monotonic() - began < 3
-        assert len(store.claim(20)) == 1
+        # A machine that is busy elsewhere for half a second brings the second one within reach.
+        assert 1 <= len(store.claim(20)) <= 2 * (time.monotonic() - began)
 
 
 def test_a_store_with_a_rate_hands_out_no_more(database: str) -> None:
