@@ -86,6 +86,14 @@ def is_reset(client: socket.socket) -> bool:
         return True
 
 
+def is_refused(proxy: Proxy) -> bool:
+    try:
+        with connect(proxy) as client:
+            return is_reset(client)
+    except ConnectionError:  # the reset may come before the connection is there
+        return True
+
+
 def test_what_nobody_harms_gets_through(proxy: Proxy) -> None:
     with connect(proxy) as client:
         assert ask(client, b"one") == b"ONE"
@@ -97,8 +105,7 @@ def test_a_cut_resets_connections_and_new_ones(proxy: Proxy) -> None:
         assert ask(client, b"one") == b"ONE"
         with proxy.cut():
             assert is_reset(client)
-            with connect(proxy) as another:
-                assert is_reset(another)
+            assert is_refused(proxy)
     assert proxy.counts[ENDED] == 2
     with connect(proxy) as client:
         assert ask(client, b"two") == b"TWO"
