@@ -54,6 +54,24 @@ def test_messages_are_completed_and_failing_ones_become_dead_letters(bus: Bus) -
     assert get(receiver, dead_lettered=True).body == "bad"
 
 
+def test_a_message_for_which_a_service_returns_a_coroutine_that_nobody_awaits_is_not_completed(bus: Bus) -> None:
+    queue = bus.queue(max_delivery_count=1)
+    bus.sender(queue=queue).send(Message(body="a"))
+
+    class Service(Notes):
+        async def on_message(self, message: Message) -> None:  # type: ignore[override]
+            self.messages.append(message)
+
+    service = Service()
+    listener = BusListener(bus.connection, queue=queue, retry=AT_ONCE)
+    listener.attach(service)
+    with listener:
+        until(lambda: service.errors)
+
+    assert "nobody awaited" in str(service.errors[0])
+    assert get(bus.receiver(queue=queue), dead_lettered=True).body == "a"
+
+
 def test_so_many_messages_are_handled_at_the_same_time(bus: Bus) -> None:
     queue = bus.queue()
     bus.sender(queue=queue).send_batch([Message(body=n) for n in range(3)])

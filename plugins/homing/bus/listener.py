@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
+from homing.calling.returned import fault_of
 from homing.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -159,7 +160,9 @@ class BusListener:
         try:
             assert self._service is not None
             arguments = (message, caller) if self._takes_caller else (message,)
-            self._service.on_message(*arguments)
+            fault = fault_of(self._service.on_message(*arguments))
+            if fault is not None:
+                raise fault  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - a failing service fails its message, never the listener
             self._tell(error)
             self._settle(caller, caller.abandon, orders)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from homing.calling.returned import fault_of
+
 
 class PartialFailure(Exception):
     """`raise PartialFailure({3: error})`: these messages of the batch failed, all others succeeded.
@@ -31,10 +33,16 @@ class BatchAnswerError(TypeError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a handler of batches said about one message: a result, or the error it failed with."""
+    """What a handler said about one message: a result, or the error it failed with."""
 
     result: Any = None
     error: BaseException | None = None
+
+    @classmethod
+    def of(cls, returned: Any) -> Answer:
+        """What a handler said that returned this for a message."""
+        fault = fault_of(returned)
+        return cls(returned) if fault is None else cls(error=fault)
 
 
 def read_returned(returned: Any, size: int) -> list[Answer]:
@@ -45,7 +53,7 @@ def read_returned(returned: Any, size: int) -> list[Answer]:
         raise BatchAnswerError(f"it returned a value of type {type(returned).__qualname__}; {_RULE}")
     if len(returned) != size:
         raise BatchAnswerError(f"it returned {len(returned)} results for {size} messages; {_RULE}")
-    return [Answer(error=item) if isinstance(item, BaseException) else Answer(item) for item in returned]
+    return [Answer.of(item) for item in returned]
 
 
 def read_partial(failure: PartialFailure, ids: Sequence[str]) -> list[Answer]:

@@ -75,12 +75,9 @@ class Service:
 
     def _call_one(self, message: Message) -> Answer:
         try:
-            returned = _awaited(self._compiled(message))
+            return Answer.of(_awaited(self._compiled(message)))
         except BaseException as error:  # noqa: BLE001 - see `call`
             return Answer(error=error)
-        if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
-            return Answer(error=TypeError("it returned a generator, which has run nothing"))
-        return Answer(error=returned) if isinstance(returned, BaseException) else Answer(returned)
 
     def _call_many(self, items: list[Any], ids: Sequence[str]) -> list[Answer]:
         size = len(items)

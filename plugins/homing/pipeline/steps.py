@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+from homing.calling.returned import fault_of
 from homing.calling.traces import text_of
 from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError, causes_of
 from homing.pipeline.context import MessageContext
@@ -69,7 +70,10 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
     while True:
         trial = ctx.copy()
         try:
-            return Delivery(destination.name, DELIVERED, call(destination, trial), attempt)
+            result = call(destination, trial)
+            if (fault := fault_of(result)) is not None:
+                raise fail(destination, trial, fault) from fault
+            return Delivery(destination.name, DELIVERED, result, attempt)
         except Drop:
             return Delivery(destination.name, DROPPED, None, attempt)
         except HandlerError as error:

@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from homing.calling.returned import fault_of
+from homing.calling.traces import text_of
 from homing.delivery import Batch, suspects
 from homing.delivery.holding import Head, Held
 from homing.errors import HandlerError
@@ -177,6 +179,7 @@ class WholeBatch:
         finally:
             if flow.processors:
                 frame.unpersist()
+        _refuse_unfinished(flow.destination, result)
         done = [head for head in some if head.message_id in out]
         self._record(_entry(head, flow.name, state, result=as_json(result)) for head in done)
         filtered = self._account(flow.name, flow.processors, some, out, FILTERED)
@@ -290,6 +293,16 @@ def _refuse_twice(out: Mapping[str, int]) -> None:
     twice = next((message_id for message_id, times in out.items() if times > 1), None)
     if twice is not None:
         raise HandlerError(f"a DataFrame handler returned message {twice} more than once: a filter returns a part")
+
+
+def _refuse_unfinished(destination: Handler, returned: object) -> None:
+    fault = fault_of(returned)
+    if fault is not None:
+        failed = HandlerError(f"destination {destination.name!r} failed: {text_of(fault)}", destination.name)
+        failed.__cause__ = fault
+        if fault is returned:
+            raise failed  # an exception, which may be about one of the messages
+        raise FailedForAllError from failed
 
 
 def _entry(head: Head, flow: str, state: str, *, result: object = None, error: object = None) -> Entry:
