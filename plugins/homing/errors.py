@@ -22,6 +22,7 @@ HomingError
 │   ├── SessionHeldError        somebody else holds the session
 │   └── UnsupportedError        this store does not have that ability
 ├── WorkDirError                the work directory of a pipeline cannot be reached
+├── LakeError                   a lake cannot be reached, or what was written to it cannot be read there
 ├── CircuitOpenError            a destination is not called for a while, because it has failed too often
 ├── HandlerError                one handler of a chain failed on one message
 └── HandlersFailedError         several may have
@@ -130,6 +131,10 @@ class UnsupportedError(StoreError):
 
 class WorkDirError(HomingError):
     """The file system that a pipeline's work directory lies in cannot be reached, or did not do what it was asked."""
+
+
+class LakeError(HomingError):
+    """The file system that a lake lies in did not do what it was asked: nothing counts as delivered."""
 
 
 class CircuitOpenError(HomingError):

@@ -33,6 +33,18 @@ class Files(Protocol):
     def read(self, name: str) -> str | None:
         """The file's text; None when there is none."""
 
+    def below(self, name: str) -> list[str]:
+        """The names, from there on, of the files below a folder; without those that begin with `_` or `.`."""
+
+    def folders(self, name: str) -> list[str]:
+        """The names of the folders in this one; none when it is not there."""
+
+    def move(self, source: str, target: str) -> None:
+        """Gives a file another name, and makes the folders for it. Who reads there finds all of it, or nothing."""
+
+    def remove(self, name: str) -> None:
+        """Removes a folder and all it holds; one that is not there is fine."""
+
 
 class LocalFiles:
     """The files of this machine."""
@@ -48,6 +60,20 @@ class LocalFiles:
             return Path(name).read_text()
         except FileNotFoundError:
             return None
+
+    def below(self, name: str) -> list[str]:
+        files = [path for path in Path(name).rglob("*") if path.is_file() and not path.name.startswith(("_", "."))]
+        return sorted(str(path.relative_to(name)) for path in files)
+
+    def folders(self, name: str) -> list[str]:
+        return sorted(path.name for path in Path(name).glob("*/"))
+
+    def move(self, source: str, target: str) -> None:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(source).rename(target)
+
+    def remove(self, name: str) -> None:
+        shutil.rmtree(name, ignore_errors=True)
 
 
 def local_path(work_dir: str) -> str | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from homing.delivery.work import Files, LocalFiles, local_path
+from homing.errors import ConfigurationError, LakeError
 from homing.pipeline import destination
 from homing.pipeline.handlers import Handler
+from homing.spark.hadoop import HadoopFiles
+from homing.spark.sessions import is_client
+from homing.spark.staging import Staging
 
 _COLUMNS = (
     "id", "sequence", "message", "encoding", "content_type", "headers", "correlation_id", "session_id", "partition_key",
@@ -21,18 +26,55 @@ def parquet_lake(path: str, *, name: str = "lake") -> Handler:
     """A DataFrame destination that appends to Parquet files below `path`, one folder `batch_id=...` per batch.
 
     Idempotent per batch: what is there of a message's batch is not added again, so that a replay, or a job that died
-    after writing, adds nothing twice. Written without Python per row; `message` holds the content as text.
+    after writing, adds nothing twice. Any number of jobs may add at the same time. It returns when what it added can be
+    read, and raises LakeError, which is nobody's fault, when it cannot. Written without Python per row; `message` holds
+    the content as text.
     """
+    folder = path.rstrip("/") or path
 
     def lake(messages: DataFrame) -> None:
         batch = F.when(F.col("batch_id") == "", F.lit(_NO_BATCH)).otherwise(F.col("batch_id"))
         new = messages.select(*_COLUMNS, batch.alias("batch_id"))
-        there = _there(new, path)
+        there = _there(new, folder)
         if there is not None:
             new = new.join(there, ["batch_id", "id", "sequence"], "left_anti").select(*new.columns)
-        new.write.mode("append").partitionBy("batch_id").parquet(path)
+        _append(new, folder)
 
     return destination(name=name, dataframe=True)(lake)
+
+
+def _append(new: DataFrame, path: str) -> None:
+    """Adds these rows, and returns when they can be read."""
+    staging, written = Staging(path, _files(path)), Observation()
+    try:
+        observed = new.observe(written, F.count(F.lit(1)).alias("rows"))
+        observed.write.partitionBy("batch_id").parquet(staging.place)
+        rows, readable = written.get.get("rows", 0), _rows_in(new.sparkSession, staging.put_in_place())
+    except OSError as error:
+        raise LakeError(f"the lake {path} cannot be used: {error}") from error
+    finally:
+        staging.remove()
+    if rows != readable:
+        raise LakeError(
+            f"the lake {path} has lost rows: {rows} rows were written and {readable} of them can be read. Nothing was "
+            "recorded as delivered; look for what else removes files there"
+        )
+
+
+def _rows_in(spark: SparkSession, files: list[str]) -> int:
+    """How many rows these very files have, by what is written at the end of each."""
+    return spark.read.schema("id string").parquet(*files).count() if files else 0
+
+
+def _files(path: str) -> Files:
+    if not is_client():
+        return HadoopFiles("lake", LakeError)
+    if local_path(path) is None:
+        raise ConfigurationError(
+            f"a client of Spark Connect has no Hadoop to reach {path} with: give parquet_lake a path that it shares "
+            "with the server"
+        )
+    return LocalFiles()
 
 
 def _there(new: DataFrame, path: str) -> DataFrame | None:

@@ -19,14 +19,14 @@ from homing.delivery.reach import PY_FILES
 log = logging.getLogger(__name__)
 
 
-def _is_client() -> bool:
+def is_client() -> bool:
     return "SPARK_REMOTE" in os.environ
 
 
 @contextmanager
 def open_session(name: str) -> Iterator[SparkSession]:
     """The session, which ends with the block."""
-    if _is_client():
+    if is_client():
         spark = SparkSession.builder.getOrCreate()
         try:
             if PY_FILES in os.environ:
@@ -48,12 +48,12 @@ def open_session(name: str) -> Iterator[SparkSession]:
 
 def master_of(spark: SparkSession) -> str:
     """Where the executors are. A Spark Connect server does not say, so they may be anywhere."""
-    return "sc://" if _is_client() else str(spark.sparkContext.master)
+    return "sc://" if is_client() else str(spark.sparkContext.master)
 
 
 def cancel_jobs(spark: SparkSession) -> None:
     """Stops what this session has Spark do."""
-    if _is_client():
+    if is_client():
         spark.interruptAll()
     else:
         spark.sparkContext.cancelAllJobs()
@@ -62,6 +62,6 @@ def cancel_jobs(spark: SparkSession) -> None:
 @lru_cache(maxsize=4)
 def parallelism(spark: SparkSession) -> int:
     """How many tasks Spark cuts work into that says nothing about it."""
-    if _is_client():
+    if is_client():
         return spark.range(10_000).select(F.spark_partition_id()).distinct().count()
     return spark.sparkContext.defaultParallelism
