@@ -6,17 +6,16 @@ from pathlib import Path
 from homing.airflow import reconcile_dag
 
 home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
+has_connections = "AIRFLOW_CONN_ORDERS_STORE" in os.environ and "AIRFLOW_CONN_ORDERS_DEAD_LETTERS" in os.environ
 
 reconcile_dag(
     [
         {
             "name": "orders",
             "chain": "orders_chain:chain",
-            "store": "env:ORDERS_STORE" if "ORDERS_STORE" in os.environ else f"sqlite:///{home}/orders.db?store=orders",
+            "store": "orders_store" if has_connections else f"sqlite:///{home}/orders.db?store=orders",
             "dead_letter_store": (
-                "env:ORDERS_DEAD_LETTERS"
-                if "ORDERS_DEAD_LETTERS" in os.environ
-                else f"sqlite:///{home}/orders.db?store=orders_dead"
+                "orders_dead_letters" if has_connections else f"sqlite:///{home}/orders.db?store=orders_dead"
             ),
         }
     ]

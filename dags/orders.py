@@ -6,18 +6,16 @@ from pathlib import Path
 from homing.airflow import delivery_dag
 
 home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
+# By the ids of Airflow connections, of type homing, where somebody has made them; else in a file.
+has_connections = "AIRFLOW_CONN_ORDERS_STORE" in os.environ and "AIRFLOW_CONN_ORDERS_DEAD_LETTERS" in os.environ
+has_source = "AIRFLOW_CONN_ORDERS_SOURCE" in os.environ
 
 delivery_dag(
     "orders",
     chain="orders_chain:chain",
-    # By name: what a URL says, passwords included, stays where the variable is set.
-    store="env:ORDERS_STORE" if "ORDERS_STORE" in os.environ else f"sqlite:///{home}/orders.db?store=orders",
-    dead_letter_store=(
-        "env:ORDERS_DEAD_LETTERS"
-        if "ORDERS_DEAD_LETTERS" in os.environ
-        else f"sqlite:///{home}/orders.db?store=orders_dead"
-    ),
-    source="env:ORDERS_SOURCE" if "ORDERS_SOURCE" in os.environ else None,
+    store="orders_store" if has_connections else f"sqlite:///{home}/orders.db?store=orders",
+    dead_letter_store="orders_dead_letters" if has_connections else f"sqlite:///{home}/orders.db?store=orders_dead",
+    source="orders_source" if has_source else None,
     polling_interval=1,
     max_retries=1,
     retry_interval=5,

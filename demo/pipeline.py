@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -17,6 +18,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FLOWS = ("lake", "crm")
 
 
+def _connection(url: str) -> str:
+    """An Airflow connection to the store of this URL, as Airflow reads it from the environment."""
+    return json.dumps({"conn_type": "homing", "password": url})
+
+
 class OrdersPipeline:
     """The DAGs of dags/ on an Airflow below `home`, with SQLite stores and local Spark."""
 
@@ -29,8 +35,8 @@ class OrdersPipeline:
             self.home / "airflow",
             REPOSITORY / "dags",
             {
-                "ORDERS_STORE": self.store_url,
-                "ORDERS_DEAD_LETTERS": self.dead_letter_url,
+                "AIRFLOW_CONN_ORDERS_STORE": _connection(self.store_url),
+                "AIRFLOW_CONN_ORDERS_DEAD_LETTERS": _connection(self.dead_letter_url),
                 "ORDERS_LAKE": str(self.home / "lake"),
                 "ORDERS_CRM": f"http://127.0.0.1:{self.crm_port}/orders",
             },

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
@@ -230,6 +231,37 @@ def test_a_task_says_in_its_note_what_happened_to_the_batch_and_links_to_its_mes
         airflow.http("GET", links["Messages"].removeprefix(airflow.url))
 
 
+def test_forged_xcoms_neither_open_a_store_nor_harm_the_scheduler(pipeline: OrdersPipeline, tmp_path: Path) -> None:
+    airflow, evil = pipeline.airflow, tmp_path / "evil.db"
+    ((batch,),) = rows(pipeline, "select distinct batch_id from homing_orders where batch_id like 'orders/s%'")
+    run_id = batch.removeprefix("orders/")
+    tasks, scheduler = f"/dags/orders/dagRuns/{quote(run_id)}/taskInstances", airflow.pid("scheduler")
+    link = airflow.extra_links("orders", run_id, "process")["Messages"] or ""
+    page = f"{link.removeprefix(airflow.url)}"
+    before = airflow.http("GET", page, token=airflow.token())
+    stores = {"store": f"sqlite:///{evil}?store=x", "dead_letter_store": "env:AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
+    forged = {
+        "homing_batch": {**stores, "batch": "other", "ids": None, "flows": []},
+        "homing_ids": {"store": str(evil)},
+    }
+
+    for key, value in forged.items():
+        airflow.api("POST", f"{tasks}/process/xcomEntries", {"key": key, "value": value})
+    notes: dict[str, Any] = {"process": {"no": "text"}, "deliver.lake": "a\0b" + "x" * 3000}
+    for task_id, value in notes.items():
+        airflow.api("POST", f"{tasks}/{task_id}/xcomEntries", {"key": "homing_note", "value": value})
+    airflow.clear("orders", run_id, ["settle"])  # the others keep their XComs, and the run ends once more
+    airflow.wait_for_run("orders", run_id, timeout=SETTLED)
+
+    assert airflow.http("GET", page, token=airflow.token()) == before
+    assert not evil.exists()
+    assert airflow.pid("scheduler") == scheduler
+    assert airflow.health()["scheduler"]["status"] == "healthy"
+    noted = airflow.task_instance("orders", run_id, "deliver.lake")["note"]
+    assert (len(noted), noted[:3]) == (1000, "abx")
+    assert airflow.task_instance("orders", run_id, "process")["note"] is None
+
+
 def test_the_work_directory_is_empty_once_a_run_is_settled(pipeline: OrdersPipeline) -> None:
     work: Path = pipeline.airflow.home / "work" / "orders"
 
@@ -253,7 +285,7 @@ def test_a_dry_run_of_the_replay_form_says_what_would_happen_and_delivers_nothin
 
 
 def test_the_command_line_proves_the_books_of_the_running_stack(pipeline: OrdersPipeline) -> None:
-    stores = ("--store", "env:ORDERS_STORE", "--dead-letter-store", "env:ORDERS_DEAD_LETTERS")
+    stores = ("--store", "orders_store", "--dead-letter-store", "orders_dead_letters")
 
     done = pipeline.airflow.cli("homing", "audit", *stores, "--destinations", "lake,crm", "-o", "json")
 

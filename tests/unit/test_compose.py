@@ -139,16 +139,20 @@ def test_spark_runs_as_in_the_tests_without_docker() -> None:
 
 def test_the_stores_are_such_that_executors_on_other_machines_can_open_them() -> None:
     environment = SERVICES["scheduler"]["environment"]
-    urls = given(environment["ORDERS_STORE"]), given(environment["ORDERS_DEAD_LETTERS"])
+    connections = [
+        json.loads(given(environment[f"AIRFLOW_CONN_ORDERS_{name}"])) for name in ("STORE", "DEAD_LETTERS", "SOURCE")
+    ]
+    assert {connection["conn_type"] for connection in connections} == {"homing"}
+    *urls, source_url = (connection["password"] for connection in connections)
 
     refuse_unreachable("spark://spark-master:7077", *urls)
-    with open_pipeline_stores(*urls) as stores, open_store(given(environment["ORDERS_SOURCE"])) as source:
+    with open_pipeline_stores(*urls) as stores, open_store(source_url) as source:
         assert [each.name for each in (stores.store, stores.dead_letters, source)] == [
             "orders",
             "orders_dead",
             "orders",
         ]
-    for url in (*urls, given(environment["ORDERS_SOURCE"])):
+    for url in (*urls, source_url):
         assert urlsplit(url).hostname in SERVICES
 
 

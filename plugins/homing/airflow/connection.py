@@ -17,6 +17,9 @@ from homing.stores import check_scheme, resolve_url
 #: The schemes the form offers.
 SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps", "servicebus")
 
+#: The type of connection that is a store of ours.
+OURS = "homing"
+
 _SERVICE_BUS = "azure_service_bus"
 
 
@@ -43,6 +46,12 @@ def url_of(connection: ConnectionFields, options: str = "") -> str:
     fields = dict(connection.extra_dejson or {})
     if connection.conn_type == _SERVICE_BUS:
         return _service_bus_url(connection, fields, dict(parse_qsl(options)))
+    if connection.conn_type != OURS:
+        # The password of a connection of another type is no store's URL, and nobody's to read.
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} is of type {connection.conn_type!r}: a store is named by one of "
+            f"type {OURS!r} or {_SERVICE_BUS!r}"
+        )
     if options:
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} names its store itself: only one of type {_SERVICE_BUS} has "

@@ -20,6 +20,7 @@ import homing
 from homing.airflow import handing_over, metrics
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.class_archive import cache_folder, class_archive
@@ -42,6 +43,7 @@ class PipelineJobOperator(SparkSubmitOperator):
 
     application_name: str
     operator_extra_links = (MessagesLink(), SparkLink())
+    template_fields = (*SparkSubmitOperator.template_fields, FIELD)
 
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
         # Spark's own INFO lines would bury what happened to the messages.
@@ -49,6 +51,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         # Another try starts another job, which takes over what is left; it is not to wait for the one it replaces.
         super().__init__(**{"durable": False, **kwargs, "conf": conf})
         self.pipeline = pipeline
+        self.homing_pipeline = describe(pipeline)
         self.spark_application = ""
         self._show_spark_ui: Callable[[str], None] = lambda _: None
         self._client: subprocess.Popen[str] | None = None

@@ -138,7 +138,12 @@ class PipelineSpec:
 
 def run_key(context: Any, group: str = "") -> str:
     """An id for what a run holds in a store."""
-    key = "/".join(filter(None, [context["dag"].dag_id, context["run_id"], group]))
+    return batch_id(context["dag"].dag_id, context["run_id"], group)
+
+
+def batch_id(dag_id: str, run_id: str, group: str = "") -> str:
+    """The same, of a run that is known by its ids."""
+    key = "/".join(filter(None, [dag_id, run_id, group]))
     if len(key) <= _MAX_ID:
         return key
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]

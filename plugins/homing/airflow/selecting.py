@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from homing.airflow import metrics
 from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
 from homing.delivery.failures import group, select
@@ -55,9 +56,12 @@ class SelectOperator(BaseOperator):
     A dry run says, per error group, what a replay would do, and skips it.
     """
 
+    template_fields = (FIELD,)
+
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
+        self.homing_pipeline = describe(pipeline)
 
     def execute(self, context: Any) -> list[str]:
         params = context["params"]
@@ -95,11 +99,12 @@ class ApproveReplayOperator(ApprovalOperator):
     be gone. What is refused becomes dead letters: only people replay those.
     """
 
-    template_fields = (*ApprovalOperator.template_fields, "ids")
+    template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)
 
     def __init__(self, *, pipeline: PipelineSpec, ids: Any, above: int, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
         self.pipeline = pipeline
+        self.homing_pipeline = describe(pipeline)
         self.ids = ids
         self.above = above
 

@@ -13,6 +13,7 @@ from homing.airflow import metrics
 from homing.airflow.hook import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline import PipelineSpec, run_key
+from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
 from homing.airflow.trigger import StoreTrigger
 from homing.delivery import open_pipeline_stores, work
@@ -45,6 +46,7 @@ class StoreSensor(BaseSensorOperator):
     """
 
     operator_extra_links = (MessagesLink(),)
+    template_fields = (FIELD,)
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class StoreSensor(BaseSensorOperator):
         self._waits = timedelta(seconds=kwargs["timeout"]) if "timeout" in kwargs else None
         super().__init__(**{"poke_interval": self.polling_interval, **kwargs})
         self.pipeline = pipeline
+        self.homing_pipeline = describe(pipeline)
         self.store = store
         self.batch_size = pipeline.batch_size if pipeline else batch_size
         self.lease = pipeline.lease if pipeline else lease

@@ -7,6 +7,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from homing.airflow.connection import url_of
 from homing.airflow.hook import is_url
+from homing.airflow.serialized import is_public
 from homing.errors import ConfigurationError
 from homing.stores import resolve_url
 
@@ -20,3 +21,13 @@ def find_url(reference: str) -> str:
         return url_of(Connection.get_connection_from_secrets(connection_id), options)
     except AirflowNotFoundException as error:
         raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
+
+
+def find_public_url(reference: str) -> str:
+    """The same for the API server, which opens what stands in a DAG: a connection of our type, or a file.
+
+    Raises ConfigurationError for everything else.
+    """
+    if not is_public(reference):
+        raise ConfigurationError("this store is not named by a connection or as a SQLite file: it is not opened here")
+    return find_url(reference)

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import DagRunTriggerException
 from homing.airflow import metrics
 from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
 from homing.delivery import Settlement, work
 from homing.delivery.batch import STRANDED_AFTER
@@ -21,10 +22,12 @@ class SettleOperator(BaseOperator):
     """Settles the batch, and has what failed replayed by the DAG `replay_dag_id`. To be used as a teardown."""
 
     operator_extra_links = (MessagesLink(), ReplayLink())
+    template_fields = (FIELD,)
 
     def __init__(self, *, pipeline: PipelineSpec, replay_dag_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
+        self.homing_pipeline = describe(pipeline)
         self.replay_dag_id = replay_dag_id
         self.replay_run = ""
 
@@ -62,9 +65,12 @@ class SettleOperator(BaseOperator):
 class SettleReplayOperator(BaseOperator):
     """The end of a replay: what its retries could not deliver is dead-lettered, if the failure callback did not."""
 
+    template_fields = (FIELD,)
+
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
+        self.homing_pipeline = describe(pipeline)
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)

@@ -23,15 +23,15 @@ class PipelineStores:
 
 
 @contextmanager
-def open_pipeline_stores(store_url: str, dead_letter_url: str) -> Iterator[PipelineStores]:
-    """Opens the stores and closes them at the end of the block.
+def open_pipeline_stores(store_url: str, dead_letter_url: str, *, read_only: bool = False) -> Iterator[PipelineStores]:
+    """Opens the stores and closes them at the end of the block; with `read_only` for looking, and nothing else.
 
     The failure store lies beside the store, in the same database, and is named after it.
     """
     with (
-        _open_sql(store_url, "store") as store,
+        _open_sql(store_url, "store", read_only) as store,
         store.sibling(f"{store.name}_failures") as failures,
-        _open_sql(dead_letter_url, "dead-letter store") as dead_letters,
+        _open_sql(dead_letter_url, "dead-letter store", read_only) as dead_letters,
     ):
         if dead_letters.place in (store.place, failures.place):
             raise ConfigurationError(
@@ -41,8 +41,8 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str) -> Iterator[Pipel
         yield PipelineStores(store, failures, dead_letters, store.ledger())
 
 
-def _open_sql(url: str, role: str) -> SqlStore:
-    opened = open_store(url)
+def _open_sql(url: str, role: str, read_only: bool) -> SqlStore:
+    opened = open_store(url, read_only=read_only)
     if not isinstance(opened, SqlStore):
         raise ConfigurationError(f"the {role} of a pipeline needs the ability {LEDGER!r}, which only SQL stores have")
     return opened

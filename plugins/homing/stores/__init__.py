@@ -6,7 +6,7 @@ import difflib
 import os
 from importlib import import_module
 
-from homing.errors import ConfigurationError, UnknownStoreError
+from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
 from homing.store import Store
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
@@ -23,8 +23,13 @@ _OPENERS = {
 }
 
 
-def open_store(url: str) -> Store:
+_SQL = "homing.stores.sql"
+
+
+def open_store(url: str, *, read_only: bool = False) -> Store:
     """Opens the store this URL names, without connecting yet.
+
+    `read_only` is for SQL stores: the database then refuses whatever would write, and no table is made.
 
     `env:NAME` stands for the URL in the environment variable NAME, so that a password need not be written anywhere
     else. Raises UnknownStoreError for a scheme nobody answers to, ConfigurationError for a malformed URL.
@@ -32,7 +37,10 @@ def open_store(url: str) -> Store:
     url = resolve_url(url)
     check_scheme(url)
     module, _, function = _OPENERS[_scheme(url)].partition(":")
-    opened = getattr(import_module(module), function)(url)
+    if read_only and module != _SQL:
+        raise UnsupportedError(f"a store of {_scheme(url)}:// cannot be opened read-only; SQL stores can")
+    how = {"read_only": True} if read_only else {}
+    opened = getattr(import_module(module), function)(url, **how)
     assert isinstance(opened, Store)
     return opened
 

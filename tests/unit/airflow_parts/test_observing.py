@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ from sqlalchemy.orm import Session
 
 from homing.airflow import DeliverOperator, PipelineSpec, ProcessOperator, SettleOperator, StoreSensor
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
-from homing.airflow.notes import on_dag_run_failed, on_dag_run_success, read_value
-from homing.airflow.telling import BATCH, NOTE, show_messages
+from homing.airflow.notes import NOTE, on_dag_run_failed, on_dag_run_success, read_value
+from homing.airflow.serialized import FIELD, PipelineReference, describe, pipeline_of
+from homing.airflow.telling import IDS, show_messages
 from homing.delivery import PipelineStores
 from homing.delivery.giving_up import give_up
 from homing.delivery.stories import tell
@@ -119,24 +121,50 @@ def test_spark_tasks_have_both_links(kind: Any) -> None:
 # -- messages --------------------------------------------------------------------------------------------------
 
 
-def test_what_a_task_leaves_names_its_stores_unless_by_url(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_url, by_name = FakeTask(), FakeTask()
-    named = PipelineSpec(
-        **{**vars(spec), "store": "env:SHOP", "dead_letter_store": "shop_dead", "flows": ["lake", "crm"]}
-    )
+def named(spec: PipelineSpec, store: str, dead_letter_store: str) -> PipelineSpec:
+    return replace(spec, store=store, dead_letter_store=dead_letter_store)
 
-    show_messages(SimpleNamespace(pipeline=spec), by_url.context)
-    show_messages(SimpleNamespace(pipeline=named), by_name.context, ["a", "b"])
 
-    assert "sqlite" not in str(by_url.xcoms)
-    assert by_url.xcoms[BATCH]["store"] is None
-    assert by_name.xcoms[BATCH] == {
-        "batch": "orders/run",
-        "ids": ["a", "b"],
-        "flows": ["lake", "crm"],
-        "store": "env:SHOP",
-        "dead_letter_store": "shop_dead",
-    }
+def test_the_dag_names_the_stores_by_connection_or_file_and_never_a_secret(spec: PipelineSpec) -> None:
+    by_connection = describe(named(spec, "shop", "bus?queue=dead"))
+    by_secret = describe(named(spec, "postgresql://u:s3cret@host/db?store=orders", "env:SHOP_DEAD"))
+
+    assert (by_connection or {})["store"] == "shop"
+    assert (describe(spec) or {})["store"] == spec.store
+    assert by_secret == {"flows": list(FLOWS), "store": None, "dead_letter_store": None, "group": ""}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "a text",
+        ["lake"],
+        {"flows": "lake", "store": "shop", "dead_letter_store": "dead", "group": ""},
+        {"flows": [1], "store": "shop", "dead_letter_store": "dead", "group": ""},
+        {"flows": [], "store": "shop", "dead_letter_store": "dead", "group": 7},
+    ],
+)
+def test_what_the_dag_says_in_another_way_is_not_believed(said: Any) -> None:
+    assert pipeline_of(SimpleNamespace(template_fields=(FIELD,), homing_pipeline=said)) is None
+
+
+def test_stores_that_a_dag_may_not_name_are_left_out_when_they_are_read_too() -> None:
+    said = {"flows": ["lake"], "store": "env:AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "dead_letter_store": 5, "group": "g"}
+    task = SimpleNamespace(template_fields=(FIELD,), homing_pipeline=said)
+
+    assert pipeline_of(task) == PipelineReference(("lake",), None, None, "g")
+    assert pipeline_of(SimpleNamespace(template_fields=(), homing_pipeline=said)) is None
+
+
+def test_a_replay_leaves_the_ids_it_is_about_and_no_store(spec: PipelineSpec) -> None:
+    batch, replay = FakeTask(), FakeTask()
+
+    show_messages(SimpleNamespace(pipeline=spec), batch.context)
+    show_messages(SimpleNamespace(pipeline=spec), replay.context, ["a", "b"])
+
+    assert IDS not in batch.xcoms
+    assert replay.xcoms[IDS] == ["a", "b"]
+    assert "sqlite" not in str(batch.xcoms) + str(replay.xcoms)
 
 
 @pytest.fixture
@@ -180,10 +208,12 @@ def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(
     _, (message_id,) = pipeline.claimed("orders/evil", 1)
     error = {"type": "ValueError", "message": evil, "handler": "crm", "stack": "", "attempt": 1}
     pipeline.record("orders/evil", Entry(message_id, "crm", "failed", error=error, batch_id="orders/evil"))
-    for name, url in zip(("SHOP", "SHOP_DEAD"), urls, strict=True):
-        monkeypatch.setenv(name, url)
-    left = {"ids": None, "flows": list(FLOWS), "store": "env:SHOP", "dead_letter_store": "env:SHOP_DEAD"}
-    monkeypatch.setattr(messages_page, "_about", lambda dag_id, run_id, *_: {**left, "batch": f"{dag_id}/{run_id}"})
+    pipeline_there = PipelineReference(FLOWS, *urls)
+    monkeypatch.setattr(
+        messages_page,
+        "_about",
+        lambda _, dag_id, run_id, *__: messages_page.TaskMessages(f"{dag_id}/{run_id}", pipeline_there),
+    )
 
     page = bytes(messages_page.messages("orders", "run", "settle").body).decode()
     danger = messages_page.messages("orders", "evil", "settle")
@@ -200,17 +230,37 @@ def test_a_page_that_cannot_be_shown_says_why_and_no_url(monkeypatch: pytest.Mon
 
     from homing.airflow import messages_page
 
-    about: dict[str, Any] = {"batch": "b", "ids": None, "flows": [], "store": None, "dead_letter_store": None}
-    monkeypatch.setattr(messages_page, "_about", lambda *_: about)
-    assert "Name it by a connection" in bytes(messages_page.messages("d", "r", "t").body).decode()
-    monkeypatch.setenv("SECRET", "s3cret://x")
-    about.update(store="env:SECRET", dead_letter_store="env:SECRET")
+    def shown(*stores: str | None) -> Any:
+        about = messages_page.TaskMessages("b", PipelineReference((), *stores))
+        monkeypatch.setattr(messages_page, "_about", lambda *_: about)
+        return messages_page.messages("d", "r", "t")
+
+    assert "by a connection of the type <code>homing</code>" in bytes(shown(None, "dead").body).decode()
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", '{"conn_type": "homing", "password": "s3cret://x"}')
     with pytest.raises(HTTPException) as away:
-        messages_page.messages("d", "r", "t")
+        shown("shop", "shop")
     assert (away.value.status_code, "s3cret" in away.value.detail) == (503, False)
     monkeypatch.setattr(messages_page, "_about", lambda *_: None)
     with pytest.raises(HTTPException, match="404"):
         messages_page.messages("d", "r", "t")
+
+
+def test_the_page_makes_neither_a_file_nor_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import HTTPException
+
+    from homing.airflow import messages_page
+
+    there, not_there = tmp_path / "empty.db", tmp_path / "none.db"
+    sqlite3.connect(there).close()
+    for file in (there, not_there):
+        stores = [f"sqlite:///{file}?store={name}" for name in ("orders", "dead")]
+        about = messages_page.TaskMessages("b", PipelineReference((), *stores))
+        monkeypatch.setattr(messages_page, "_about", lambda *_, about=about: about)
+        with pytest.raises(HTTPException, match="503"):
+            messages_page.messages("d", "r", "t")
+
+    assert not not_there.exists()
+    assert sqlite3.connect(there).execute("select count(*) from sqlite_master").fetchone() == (0,)
 
 
 def test_the_page_that_the_plugin_mounts_asks_for_a_login() -> None:
@@ -247,6 +297,19 @@ def test_a_task_leaves_the_sentence_that_becomes_its_note(spec: PipelineSpec, st
 @pytest.mark.parametrize("value", ["as it is", '"as it is"'])
 def test_a_note_is_read_however_airflow_keeps_it(value: str) -> None:
     assert read_value(value) == "as it is"
+
+
+#: As the scheduler has it: which of its tasks are our operators'.
+DAG_OF_OURS = SimpleNamespace(
+    task_dict={name: SimpleNamespace(template_fields=(FIELD,)) for name in ("settle", "other", "plain")}
+)
+
+#: What somebody may have pushed as `homing_note`: as it stands in Airflow's column.
+HOSTILE = [
+    "null", "true", "17", "1e999", "[]", "{}", '{"note": "x"}', '["a"]', '""', '"\\u0000"', '"a\\u0000b"', '"\\ud800"',
+    '"' + "x" * 5_000 + '"', '"' + "x" * 5_000_000 + '"', "[" * 4_000 + "]" * 4_000, '"\\"[[[\\""',
+    "\"'; drop table dag; --\"",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -290,6 +353,7 @@ def test_when_a_run_ends_its_tasks_get_the_notes_they_left_and_a_persons_note_st
     tasks = {task.task_id: task for task in metadata.scalars(sa.select(TaskInstance))}
     tasks["other"].task_instance_note = TaskInstanceNote("mine", user_id="somebody")
     run = metadata.scalar(sa.select(DagRun))
+    run.dag = DAG_OF_OURS
 
     on_dag_run_failed(dag_run=run)
     metadata.flush()
@@ -301,6 +365,58 @@ def test_when_a_run_ends_its_tasks_get_the_notes_they_left_and_a_persons_note_st
         "other": "mine",
         "plain": None,
     }
+
+
+@pytest.mark.parametrize("pushed", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_is_pushed_as_a_note_the_schedulers_session_goes_on(metadata: Session, pushed: str) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+    metadata.execute(sa.text("update xcom set value = :pushed where task_id = 'settle'"), {"pushed": pushed})
+    run = metadata.scalar(sa.select(DagRun))
+    run.dag = DAG_OF_OURS
+    run.state = "failed"  # what the scheduler itself is about to write
+
+    on_dag_run_failed(dag_run=run)
+    metadata.commit()
+
+    assert metadata.scalar(sa.select(DagRun.state)) == "failed"
+    note = metadata.scalar(sa.select(TaskInstance).where(TaskInstance.task_id == "settle")).note
+    assert note is None or (isinstance(note, str) and len(note) <= 1000 and "\0" not in note)
+
+
+def test_a_note_that_the_database_refuses_undoes_nothing_else(metadata: Session) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+    metadata.execute(
+        sa.text("create trigger no before insert on task_instance_note begin select raise(abort, 'no'); end")
+    )
+    run = metadata.scalar(sa.select(DagRun))
+    run.dag = DAG_OF_OURS
+    run.state = "failed"
+
+    on_dag_run_failed(dag_run=run)
+    metadata.commit()
+
+    assert metadata.scalar(sa.select(DagRun.state)) == "failed"
+    assert [task.note for task in metadata.scalars(sa.select(TaskInstance))] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    "dag", [None, SimpleNamespace(task_dict={"settle": SimpleNamespace(template_fields=("sql",))})]
+)
+def test_a_note_is_written_only_for_our_operators(metadata: Session, dag: Any) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+
+    run = metadata.scalar(sa.select(DagRun))
+    run.dag = dag
+
+    on_dag_run_failed(dag_run=run)
+    metadata.commit()
+
+    assert [task.note for task in metadata.scalars(sa.select(TaskInstance))] == [None, None, None]
 
 
 def test_the_scheduler_and_every_task_know_the_plugin_and_load_no_web_framework_for_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from homing import open_store
-from homing.errors import ConfigurationError, UnknownStoreError
+from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
 
 
 def test_opening_a_store_touches_nothing_until_it_is_used(tmp_path: Path) -> None:
@@ -50,3 +50,41 @@ def test_a_store_can_be_named_by_an_environment_variable(tmp_path: Path, monkeyp
 def test_an_environment_variable_that_is_not_set_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match="NO_SUCH_STORE"):
         open_store("env:NO_SUCH_STORE")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://host/db?local_infile=1",
+        "mysql://host/db?read_default_file=/etc/passwd",
+        "mysql://host/db?client_flag=128",
+        "mysql://host/db?init_command=drop",
+        "postgresql://host/db?options=-csearch_path=x",
+        "postgresql://host/db?service=other",
+        "postgresql://host/db?passfile=/etc/passwd",
+        "sqlite:////tmp/x.db?mode=memory",
+    ],
+)
+def test_an_option_of_the_driver_that_a_url_is_not_to_set_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="option"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://h/db?sslmode=verify-full&connect_timeout=5", "mysql://h/db?ssl_ca=/ca.pem"]
+)
+def test_options_that_say_how_to_reach_a_server_are_allowed(url: str) -> None:
+    open_store(url).close()
+
+
+def test_a_file_that_is_not_there_is_not_made_by_reading_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/inbox.db?store=orders"
+    with open_store(url, read_only=True) as store, pytest.raises(StoreError):
+        store.count()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_cannot_be_opened_read_only() -> None:
+    with pytest.raises(UnsupportedError, match="SQL stores can"):
+        open_store("memory://x", read_only=True)

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from homing import Message, RetryPolicy
-from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
-from homing.stores.sql import SqlStore, properties
+from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, StoreError
+from homing.stores.sql import SqlStore, open_sql_store, properties
 from tests.unit.stores.databases import execute, opened
 
 SECOND = 1_000_000_000
@@ -625,3 +625,25 @@ def test_an_acknowledgement_that_comes_too_late_in_a_transaction_is_refused(data
 
         with engine.connect() as connection, pytest.raises(LeaseLostError):
             store.acknowledge(message, transaction=connection)
+
+
+# -- reading only -----------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_only_read_refuses_to_write_and_makes_no_table(database: str, engine: sa.Engine) -> None:
+    url = f"{database}?store=orders"
+    execute(engine, "create table other (id integer)")  # a file that is there, on SQLite
+    with open_sql_store(url, read_only=True) as missing, pytest.raises(StoreError, match="no table"):
+        missing.count()
+    assert [name for name in sa.inspect(engine).get_table_names() if name.startswith("homing_")] == []
+    with open_sql_store(url) as store:
+        store.store(1)
+
+    with open_sql_store(url, read_only=True) as only_read:
+        assert only_read.count()["available"] == 1
+        for write in (lambda: only_read.store(2), only_read.retrieve, lambda: only_read.purge(0)):
+            with pytest.raises(StoreError):
+                write()
+
+    with open_sql_store(url) as store:
+        assert (store.count()["available"], store.count()["leased"]) == (1, 0)

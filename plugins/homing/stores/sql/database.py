@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy
 from sqlalchemy import Table
@@ -39,11 +40,15 @@ _AGAIN = {"40P01", "40001", "1213", "1020"}
 
 
 class Database:
-    """One database as one store sees it: transactions that write, transactions that read, the schema made once."""
+    """One database as one store sees it: transactions that write, transactions that read, the schema made once.
 
-    def __init__(self, url: URL, name: str, clock: Callable[[], int] | None = None) -> None:
+    With `read_only` the database itself refuses to write, and no table is made.
+    """
+
+    def __init__(self, url: URL, name: str, clock: Callable[[], int] | None = None, *, read_only: bool = False) -> None:
         url = with_driver(url)
-        self._engine = _make_engine(url)
+        self._engine = _make_engine(url, read_only)
+        self._read_only = read_only
         self._reader = self._engine.execution_options(**{_READING: True})
         self._name = name
         self._missing: list[Table] = []
@@ -181,6 +186,11 @@ class Database:
             missing = list(self._missing)
             with self._reader.begin() as connection:
                 outdated = [table for table in missing if not upgrade.is_current(connection, table)]
+            if outdated and self._read_only:
+                raise StoreError(
+                    f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: use "
+                    "it once where it may be written"
+                )
             if outdated:
                 with self._engine.begin() as connection:
                     upgrade.bring_up(connection, self.dialect, outdated)
@@ -262,12 +272,15 @@ def _asks_again(error: DBAPIError) -> bool:
     return str(code) in _AGAIN
 
 
-def _make_engine(url: URL) -> Engine:
+def _make_engine(url: URL, read_only: bool) -> Engine:
     backend = url.get_backend_name()
     # Parameters are payloads: they must not reach a log through an error text.
     options: dict[str, Any] = {"hide_parameters": True}
     if backend == "sqlite":
         options["connect_args"] = {"timeout": patience.BUSY_TIMEOUT}
+        if read_only:
+            # A file that is not there is not made either.
+            url = url.set(database=f"file:{quote(str(url.database))}").update_query_dict({"mode": "rw", "uri": "true"})
     else:
         # Anything stricter locks gaps between rows, and consumers would wait for each other.
         options["isolation_level"] = "READ COMMITTED"
@@ -277,8 +290,11 @@ def _make_engine(url: URL) -> Engine:
         engine = sqlalchemy.create_engine(url, **options)
     except ImportError as error:
         raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
+    if read_only:
+        sqlalchemy.event.listen(engine, "connect", _refuse_writing(backend))
     if backend == "sqlite":
-        sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
+        if not read_only:
+            sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
     elif backend == "mysql":
         sqlalchemy.event.listen(engine, "connect", _set_up_mysql)
@@ -287,6 +303,26 @@ def _make_engine(url: URL) -> Engine:
         sqlalchemy.event.listen(engine, "connect", _set_up_postgresql)
         sqlalchemy.event.listen(engine, "begin", patience.limit_postgresql)
     return engine
+
+
+#: How each database is told to write nothing on a connection.
+_READ_ONLY = {
+    "sqlite": "PRAGMA query_only = ON",
+    "postgresql": "SET default_transaction_read_only = on",
+    "mysql": "SET SESSION TRANSACTION READ ONLY",
+}
+
+
+def _refuse_writing(backend: str) -> Callable[[Any, Any], None]:
+    def set_up(connection: Any, _record: Any) -> None:
+        if backend == "sqlite":
+            connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(_READ_ONLY[backend])
+        cursor.close()
+        connection.commit()
+
+    return set_up
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL, Connection
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
+from homing.stores.sql import driver_options
 from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.schema import COLUMN_TYPES
 
@@ -124,6 +125,8 @@ class Options:
     partitions: int = 0
     #: Columns of the application's own, name to type, filled from the headers of the same name.
     columns: Mapping[str, str] | None = None
+    #: Whether nothing may be written, not even a table that is missing. No option of a URL.
+    read_only: bool = False
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -156,6 +159,7 @@ def check_rest(url: URL) -> None:
         if guess or is_sqlite:
             hint = f"; did you mean {guess[0]}=?" if guess else f"; there are: {', '.join(sorted(OPTION_NAMES))}"
             raise ConfigurationError(f"a store has no option {name!r}{hint}")
+    driver_options.refuse_others(url)
     if is_sqlite and (url.host or url.database in (None, "", ":memory:")):
         raise ConfigurationError(
             "a SQLite store is a file: sqlite:///relative.db or sqlite:////absolute.db. One in memory would lose "

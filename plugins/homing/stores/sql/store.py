@@ -47,8 +47,10 @@ _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
 
 
-def open_sql_store(url: str) -> SqlStore:
+def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
     """Opens `sqlite:///path?store=name&ack_wait=30`, likewise postgresql:// and mysql://; see docs/stores.md.
+
+    With `read_only` the database refuses whatever would write, and a table that is missing is an error.
 
     Raises ConfigurationError for a bad option, MissingExtraError when the database's driver is not installed.
     """
@@ -56,7 +58,7 @@ def open_sql_store(url: str) -> SqlStore:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError) as error:
         raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from error
-    options = read_options(parsed.query)
+    options = replace(read_options(parsed.query), read_only=read_only)
     rest = parsed.difference_update_query(OPTION_NAMES)
     check_rest(rest)
     return SqlStore(rest, options.name, options=options)
@@ -86,7 +88,7 @@ class SqlStore(Store):
         self._options = replace(options, name=name, properties=options.properties.changed(properties))
         self._clock = clock
         self._table = messages_table(name, options.columns, partitioned=options.partitions > 0)
-        self._database = Database(url, name, clock)
+        self._database = Database(url, name, clock, read_only=options.read_only)
         self._database.require(self._table)
         self._check(self._options.properties)
         registry = registry_table()

@@ -1,0 +1,43 @@
+"""Which options a URL may hand to a database's driver: those that say how to reach a server, and how safely.
+
+Everything else is refused, because drivers have options that read this machine's files for whoever answers as the
+server (`local_infile`), run statements or load settings from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy.engine import URL
+
+from homing.errors import ConfigurationError
+
+_POSTGRESQL_TLS = (
+    "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "ssl_min_protocol_version", "channel_binding",
+)  # fmt: skip
+_POSTGRESQL = (
+    "application_name", "connect_timeout", "host", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle",
+    "keepalives_interval", "load_balance_hosts", "port", "target_session_attrs", "tcp_user_timeout",
+)  # fmt: skip
+_MYSQL_TLS = (
+    "ssl_ca", "ssl_cert", "ssl_key", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "ssl_check_hostname",
+)  # fmt: skip
+_MYSQL = ("connect_timeout", "read_timeout", "unix_socket", "write_timeout")
+
+#: What may stand in the URL of each database, by the names its driver has for it.
+ALLOWED: Mapping[str, frozenset[str]] = {
+    "postgresql": frozenset((*_POSTGRESQL, *_POSTGRESQL_TLS)),
+    "mysql": frozenset((*_MYSQL, *_MYSQL_TLS)),
+    "sqlite": frozenset(),
+}
+
+
+def refuse_others(url: URL) -> None:
+    """Raises ConfigurationError for an option that is not for a URL to set."""
+    allowed = ALLOWED[url.get_backend_name()]
+    for name in url.query:
+        if name not in allowed:
+            known = ", ".join(sorted(allowed)) or "none"
+            raise ConfigurationError(
+                f"the option {name!r} is not allowed in a store's URL; a {url.get_backend_name()} driver takes: {known}"
+            )
