@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime, timezone
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -44,9 +45,11 @@ def write_notes(dag_run: Any) -> None:
     try:
         session = object_session(dag_run)
         if session is not None and (ours := _our_tasks(dag_run)):
-            # What fails inside is undone alone, and leaves the session as it was.
-            with session.begin_nested():
-                _write(session, dag_run, ours)
+            connection = session.connection()
+            # What fails inside is undone alone. On the connection: Airflow forbids its session to commit here, even
+            # to a savepoint, and a flush that fails would make that session useless.
+            with connection.begin_nested():
+                _write(connection, dag_run, ours)
     except Exception:
         log.warning("the notes of run %s of %s were not written", dag_run.run_id, dag_run.dag_id, exc_info=True)
 
@@ -57,27 +60,38 @@ def _our_tasks(dag_run: Any) -> list[str]:
     return [] if dag is None else [task_id for task_id, task in dag.task_dict.items() if is_ours(task)]
 
 
-def _write(session: Any, dag_run: Any, ours: list[str]) -> None:
-    from airflow.models.taskinstance import TaskInstance
+def _write(connection: Any, dag_run: Any, ours: list[str]) -> None:
+    from airflow.models.taskinstance import TaskInstance, TaskInstanceNote
     from airflow.models.xcom import XComModel
     from sqlalchemy import Text, cast, func, select
 
-    said = select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
-        XComModel.dag_run_id == dag_run.id,
-        XComModel.key == NOTE,
-        XComModel.task_id.in_(ours),
-        func.length(cast(XComModel.value, Text)) <= _LONGEST_XCOM,
-    )
-    for task_id, map_index, value in session.execute(said).all():
-        task = select(TaskInstance).where(
-            TaskInstance.dag_id == dag_run.dag_id,
-            TaskInstance.run_id == dag_run.run_id,
-            TaskInstance.task_id == task_id,
-            TaskInstance.map_index == map_index,
+    notes, now = TaskInstanceNote.__table__, datetime.now(timezone.utc)
+    said = (
+        select(TaskInstance.id, XComModel.value, notes.c.ti_id, notes.c.user_id)
+        .join(
+            TaskInstance,
+            (TaskInstance.dag_id == XComModel.dag_id)
+            & (TaskInstance.run_id == XComModel.run_id)
+            & (TaskInstance.task_id == XComModel.task_id)
+            & (TaskInstance.map_index == XComModel.map_index),
         )
-        text, instance = as_note(read_value(value)), session.scalar(task)
-        if text is not None and instance is not None and _is_free(instance):
-            instance.note = text
+        .outerjoin(notes, notes.c.ti_id == TaskInstance.id)
+        .where(
+            XComModel.dag_run_id == dag_run.id,
+            XComModel.key == NOTE,
+            XComModel.task_id.in_(ours),
+            func.length(cast(XComModel.value, Text)) <= _LONGEST_XCOM,
+        )
+    )
+    for ti_id, value, noted, written_by in connection.execute(said).all():
+        text = as_note(read_value(value))
+        if text is None or written_by is not None:
+            continue
+        if noted is None:
+            row = {"ti_id": ti_id, "content": text, "created_at": now, "updated_at": now}
+            connection.execute(notes.insert().values(row))
+        else:  # our own, from before a clear
+            connection.execute(notes.update().where(notes.c.ti_id == ti_id).values(content=text, updated_at=now))
 
 
 def as_note(value: Any) -> str | None:
@@ -94,9 +108,3 @@ def read_value(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return value
-
-
-def _is_free(instance: Any) -> bool:
-    """Whether nobody has written a note yet, or only we have, before a clear."""
-    written = instance.task_instance_note
-    return written is None or written.user_id is None

@@ -23,8 +23,9 @@ from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.class_archive import cache_folder, class_archive
+from homing.delivery.class_archive import class_archive
 from homing.delivery.holding import Head
+from homing.delivery.private_folder import cache_folder
 from homing.delivery.reach import PY_FILES, build_py_files, is_local, refuse_unreachable
 from homing.delivery.replaying import replay_here
 from homing.delivery.work import local_path

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from homing.airflow.hook import find_url, is_url
 from homing.airflow.retries import MessageRetries
 from homing.delivery import Batch, open_pipeline_stores
+from homing.delivery.private_folder import state_folder
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
@@ -82,7 +81,7 @@ class PipelineSpec:
             flows=[flow.name for flow in load_chain(chain).flows],
             store=store,
             dead_letter_store=dead_letter_store,
-            work_dir=work_dir or str(Path(tempfile.gettempdir(), "homing", name)),
+            work_dir=work_dir or str(state_folder() / "work" / name),
             batch_size=batch_size,
             polling_interval=polling_interval,
             retry=_policy(name, retry, RetryPolicy(max_retries=max_retries, interval=retry_interval)),

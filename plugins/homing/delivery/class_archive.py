@@ -16,17 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from homing.delivery.private_folder import cache_folder, make_private_folder
+
 log = logging.getLogger(__name__)
 
 # The better of Java's compilers takes most of a short job's processor time, and a batch is over before it has paid.
 _QUICK = "-XX:TieredStopAtLevel=1"
 # An option this JVM does not know, and whatever it has to say about an archive, must not matter.
 _ALWAYS = "-XX:+IgnoreUnrecognizedVMOptions -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-
-
-def cache_folder() -> Path:
-    """Where archives are kept: the user's own cache, which nobody else can write to."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "homing"
 
 
 @dataclass
@@ -51,10 +48,10 @@ def class_archive(folder: Path | None = None) -> Iterator[Start]:
         yield Start({})
         return
     archive = folder / name
+    make_private_folder(folder)  # an archive is code: somebody else's would be run
     if archive.exists():
         yield Start(_environment(f"-XX:SharedArchiveFile={archive}"))
         return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = folder / f"{name}.{os.getpid()}"
     try:
         start = Start(_environment(f"-XX:ArchiveClassesAtExit={new}"))

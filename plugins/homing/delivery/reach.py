@@ -8,10 +8,12 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from itertools import chain
 from modulefinder import ModuleFinder
 from pathlib import Path
 
+from homing.delivery.private_folder import make_private_folder
 from homing.errors import ConfigurationError
 from homing.stores import resolve_url
 
@@ -21,6 +23,7 @@ STORES_FILE = "homing-stores.json"
 PY_FILES = "HOMING_PY_FILES"
 # Folders of what is installed where executors run, too, or is to be.
 _INSTALLED = {"site-packages", "dist-packages"}
+_MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 # The earliest that a zip can say: the same files always make the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -50,17 +53,17 @@ def build_py_files(folder: Path, *modules: str) -> Path:
     """A zip, for `--py-files`, of this package, the modules (or packages) named and those they import from beside them;
     the same code, the same file.
 
-    What else they depend on is not in it: that is installed where executors run. Raises ConfigurationError for a module
-    that has no file.
+    What else they depend on is not in it: that is installed where executors run. Nor are files that are no
+    modules. Raises ConfigurationError for a module that has no file.
     """
     code = chain(_files_of_top("homing"), *map(_files_of, modules))
     files = dict(sorted(code))
     digest = hashlib.sha256()
     for name, path in files.items():
         digest.update(name.encode() + b"\0" + path.read_bytes())
+    make_private_folder(folder)
     target = folder / f"homing-{digest.hexdigest()[:16]}.zip"
     if not target.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = target.with_name(f"{target.name}.{os.getpid()}")
         with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, path in files.items():
@@ -98,5 +101,6 @@ def _files_of_top(top: str) -> Iterator[tuple[str, Path]]:
         yield origin.name, origin
         return
     for path in origin.parent.rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
+        # Modules only: what else lies beside them may be a secret.
+        if path.is_file() and path.name.endswith(_MODULES):
             yield str(Path(top) / path.relative_to(origin.parent)), path

@@ -16,9 +16,12 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from homing.delivery import hadoop_shell
+from homing.delivery.private_folder import make_private_folder
+from homing.errors import WorkDirError
 
 _PUBLISHED = "published"
 _LOCAL_HOSTS = ("", "localhost")
+_OUTPUT = re.compile(r"processed-[A-Za-z0-9_-]+(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
 class Files(Protocol):
@@ -50,7 +53,7 @@ class LocalFiles:
     """The files of this machine."""
 
     def make_folder(self, name: str) -> None:
-        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(name)
 
     def write(self, name: str, text: str) -> None:
         Path(name).write_text(text)
@@ -111,7 +114,14 @@ class WorkDir:
             names = json.loads(self._files.read(f"{folder}/{_PUBLISHED}") or "")
         except ValueError:  # not there, or not all of it: then the source flow is run again
             return None
+        if not isinstance(names, list) or not all(_is_plain(name) for name in names):
+            raise WorkDirError(f"{folder}/{_PUBLISHED} names something outside its folder: somebody else wrote it")
         return [f"{folder}/{name}" for name in names]
+
+
+def _is_plain(name: object) -> bool:
+    """Whether this is the name of an output, or of a part of one, below the run's own directory."""
+    return isinstance(name, str) and _OUTPUT.fullmatch(name) is not None
 
 
 def require(place: str) -> None:

@@ -19,7 +19,14 @@ import sqlalchemy as sa
 from airflow.sdk.exceptions import DagRunTriggerException
 from sqlalchemy.orm import Session
 
-from homing.airflow import DeliverOperator, PipelineSpec, ProcessOperator, SettleOperator, StoreSensor
+from homing.airflow import (
+    DeliverOperator,
+    PipelineSpec,
+    ProcessOperator,
+    SettleOperator,
+    StoreSensor,
+    delivery_dag,
+)
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
 from homing.airflow.notes import NOTE, on_dag_run_failed, on_dag_run_success, read_value
 from homing.airflow.serialized import FIELD, PipelineReference, describe, pipeline_of
@@ -154,6 +161,18 @@ def test_stores_that_a_dag_may_not_name_are_left_out_when_they_are_read_too() ->
 
     assert pipeline_of(task) == PipelineReference(("lake",), None, None, "g")
     assert pipeline_of(SimpleNamespace(template_fields=(), homing_pipeline=said)) is None
+
+
+def test_what_airflow_serializes_of_a_pipeline_says_which_stores_each_task_has(
+    chain: str, urls: tuple[str, str]
+) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    dags = delivery_dag("orders", chain=chain, store=urls[0], dead_letter_store="shop_dead")
+    serialized = [DagSerialization.from_dict(DagSerialization.to_dict(dag)) for dag in dags]
+
+    said = {pipeline_of(task) for dag in serialized for task in dag.task_dict.values()}
+    assert said == {PipelineReference(tuple(FLOWS), urls[0], "shop_dead")}
 
 
 def test_a_replay_leaves_the_ids_it_is_about_and_no_store(spec: PipelineSpec) -> None:
@@ -355,8 +374,8 @@ def test_when_a_run_ends_its_tasks_get_the_notes_they_left_and_a_persons_note_st
     run = metadata.scalar(sa.select(DagRun))
     run.dag = DAG_OF_OURS
 
-    on_dag_run_failed(dag_run=run)
     metadata.flush()
+    on_dag_run_failed(dag_run=run)
     on_dag_run_success(dag_run=run)  # after a clear: our own note may be replaced
     metadata.commit()
 
@@ -365,6 +384,22 @@ def test_when_a_run_ends_its_tasks_get_the_notes_they_left_and_a_persons_note_st
         "other": "mine",
         "plain": None,
     }
+
+
+def test_the_scheduler_forbids_commits_where_the_notes_are_written(metadata: Session) -> None:
+    """As it does while it holds the locks by which schedulers share their work."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.sqlalchemy import prohibit_commit
+
+    with prohibit_commit(metadata) as guard:
+        run = metadata.scalar(sa.select(DagRun))
+        run.dag = DAG_OF_OURS
+        on_dag_run_success(dag_run=run)
+        guard.commit()
+
+    settle = metadata.scalar(sa.select(TaskInstance).where(TaskInstance.task_id == "settle"))
+    assert settle.note == "settle is done."
 
 
 @pytest.mark.parametrize("pushed", HOSTILE, ids=range(len(HOSTILE)))

@@ -95,3 +95,18 @@ def test_of_an_installed_chain_nothing_else_that_is_installed_travels(
     names = set(zipfile.ZipFile(sent).namelist())
     assert "installed_chain.py" in names
     assert "installed_library.py" not in names
+
+
+def test_only_modules_are_sent_and_no_secret_that_lies_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "secretive"
+    package.mkdir()
+    for name in ("__init__.py", "chain.py", ".env", "key.pem", "data.json"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    sent = zipfile.ZipFile(build_py_files(tmp_path / "cache", "secretive")).namelist()
+
+    assert {name for name in sent if name.startswith("secretive/")} == {"secretive/__init__.py", "secretive/chain.py"}
+    assert all(name.endswith((".py", ".so")) for name in sent)

@@ -1,0 +1,130 @@
+"""Folders whose files are believed: made for this user alone, and refused where somebody else has a say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from homing.delivery.class_archive import class_archive
+from homing.delivery.private_folder import make_private_folder
+from homing.delivery.work import LocalFiles, WorkDir
+from homing.errors import WorkDirError
+
+NOBODY = 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, user=NOBODY, group=NOBODY, check=False, capture_output=True, text=True)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder like /tmp, which is no other user's: everybody writes to it, and only owners replace what is theirs."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
+
+
+def test_the_folder_and_those_above_it_are_made_for_this_user_alone(tmp_path: Path) -> None:
+    make_private_folder(tmp_path / "a" / "b" / "c")
+    make_private_folder(tmp_path / "a" / "b" / "c")
+
+    assert [mode(tmp_path / name) for name in ("a", "a/b", "a/b/c")] == [0o700, 0o700, 0o700]
+
+
+def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+
+    with pytest.raises(WorkDirError, match="open to other users"):
+        make_private_folder(tmp_path / "open")
+
+
+@pytest.mark.parametrize(("bits", "refused"), [(0o777, True), (0o1777, False)])
+def test_a_level_that_everybody_can_write_to_is_refused_unless_only_owners_replace_there(
+    tmp_path: Path, bits: int, refused: bool
+) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(bits)
+
+    if refused:
+        with pytest.raises(WorkDirError, match="everybody"):
+            make_private_folder(above / "mine")
+    else:
+        make_private_folder(above / "mine")
+
+    assert (above / "mine").exists() is not refused
+
+
+def test_a_link_of_ones_own_is_followed_and_where_it_leads_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "loop").symlink_to("loop")
+
+    make_private_folder(tmp_path / "link" / "mine")
+
+    assert mode(tmp_path / "real" / "mine") == 0o700
+    with pytest.raises(WorkDirError, match="cannot be made or opened"):
+        make_private_folder(tmp_path / "loop")
+
+
+@as_root
+def test_a_folder_that_another_user_made_first_is_refused(shared: Path) -> None:
+    made = as_nobody("mkdir", "--parents", str(shared / "homing" / "orders"))
+    assert made.returncode == 0, made.stderr
+
+    for place in (shared / "homing", shared / "homing" / "orders"):
+        with pytest.raises(WorkDirError, match=f"belongs to user {NOBODY}"):
+            make_private_folder(place)
+        with pytest.raises(WorkDirError):
+            WorkDir(str(place), LocalFiles()).new_output("run", "owner")
+        with pytest.raises(WorkDirError), class_archive(place):
+            pass
+
+
+@as_root
+def test_a_link_that_another_user_laid_is_not_followed(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    laid = as_nobody("ln", "-s", str(tmp_path / "mine"), str(shared / "homing"))
+    assert laid.returncode == 0, laid.stderr
+
+    with pytest.raises(WorkDirError, match=f"belongs to user {NOBODY}"):
+        make_private_folder(shared / "homing" / "orders")
+
+
+@as_root
+def test_what_a_run_leaves_in_a_shared_folder_another_user_cannot_read_or_replace(shared: Path) -> None:
+    work = WorkDir(str(shared / "work"), LocalFiles())
+    output = work.new_output("run", "owner")
+    Path(output).write_text("what a message says")
+    work.publish("run", [output])
+
+    read = as_nobody("cat", output)
+    replace = as_nobody("mv", str(shared / "work"), str(shared / "old"))
+
+    assert (read.stdout, "Permission denied" in read.stderr) == ("", True)
+    assert replace.returncode != 0
+    assert Path(output).read_text() == "what a message says"
+
+
+@pytest.mark.parametrize(
+    "names", ['["../../etc/passwd"]', '["/etc/passwd"]', '["processed-x/../../y"]', '{"a": 1}', "[1]"]
+)
+def test_what_is_published_names_nothing_outside_the_runs_own_folder(tmp_path: Path, names: str) -> None:
+    work = WorkDir(str(tmp_path), LocalFiles())
+    folder = Path(work.new_output("run", "owner")).parent
+    (folder / "published").write_text(names)
+
+    with pytest.raises(WorkDirError, match="outside its folder"):
+        work.published("run")
