@@ -56,6 +56,8 @@ def test_an_environment_variable_that_is_not_set_is_an_error_that_names_it() -> 
     "url",
     [
         "mysql://host/db?local_infile=1",
+        "mariadb://host/db?local_infile=1",
+        "postgres://host/db?options=x",
         "mysql://host/db?read_default_file=/etc/passwd",
         "mysql://host/db?client_flag=128",
         "mysql://host/db?init_command=drop",
@@ -83,6 +85,23 @@ def test_a_file_that_is_not_there_is_not_made_by_reading_it(tmp_path: Path) -> N
         store.count()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_a_store_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/inbox.db?store=orders") as store:
+        store.store(1)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+
+    assert set(modes) == {"inbox.db", "inbox.db-wal", "inbox.db-shm"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "inbox.db").touch(mode=0o644)
+    with open_store(f"sqlite:///{tmp_path}/inbox.db?store=orders") as store:
+        store.store(1)
+
+    assert (tmp_path / "inbox.db").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_broker_cannot_be_opened_read_only() -> None:

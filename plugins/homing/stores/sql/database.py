@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -294,6 +295,7 @@ def _make_engine(url: URL, read_only: bool) -> Engine:
         sqlalchemy.event.listen(engine, "connect", _refuse_writing(backend))
     if backend == "sqlite":
         if not read_only:
+            sqlalchemy.event.listen(engine, "do_connect", _make_private_file(url))
             sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
         sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
     elif backend == "mysql":
@@ -323,6 +325,16 @@ def _refuse_writing(backend: str) -> Callable[[Any, Any], None]:
         connection.commit()
 
     return set_up
+
+
+def _make_private_file(url: URL) -> Callable[..., None]:
+    """Before SQLite makes a file that everybody can read. What it puts beside it gets the same mode."""
+
+    def make(*_: Any) -> None:
+        with suppress(OSError):  # it is there, or SQLite will say why it cannot be made
+            os.close(os.open(str(url.database), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+    return make
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -26,8 +26,8 @@ _MYSQL = ("connect_timeout", "read_timeout", "unix_socket", "write_timeout")
 
 #: What may stand in the URL of each database, by the names its driver has for it.
 ALLOWED: Mapping[str, frozenset[str]] = {
-    "postgresql": frozenset((*_POSTGRESQL, *_POSTGRESQL_TLS)),
-    "mysql": frozenset((*_MYSQL, *_MYSQL_TLS)),
+    **dict.fromkeys(("postgresql", "postgres"), frozenset((*_POSTGRESQL, *_POSTGRESQL_TLS))),
+    **dict.fromkeys(("mysql", "mariadb"), frozenset((*_MYSQL, *_MYSQL_TLS))),
     "sqlite": frozenset(),
 }
 
