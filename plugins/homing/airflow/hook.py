@@ -75,12 +75,15 @@ def is_url(reference: object) -> TypeGuard[str]:
     Raises ConfigurationError for what is neither.
     """
     if not isinstance(reference, str) or not reference:
-        raise ConfigurationError(f"a store is named by a URL, env:NAME or the id of a connection, not by {reference!r}")
+        raise ConfigurationError(
+            f"a store is named by a URL, env:NAME or the id of a connection, not by a {type(reference).__name__}"
+        )
     if "://" in reference or reference.startswith("env:"):
         return True
     if not _CONNECTION_ID.fullmatch(reference):
+        # Not repeated: it may be a URL with a password in it, and a typing error.
         raise ConfigurationError(
-            f"{reference!r} is neither a store URL, such as sqlite:////data/x.db, nor a connection id"
+            "a store has a name that is neither a store URL, such as sqlite:////data/x.db, nor the id of a connection"
         )
     return False
 

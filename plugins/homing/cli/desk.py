@@ -10,6 +10,7 @@ from typing import Any
 
 from homing.cli.output import render
 from homing.delivery import PipelineStores, open_pipeline_stores
+from homing.printable import printable
 from homing.store import Store
 from homing.stores import open_store, resolve_url
 
@@ -42,4 +43,4 @@ class Desk:
 
     def tell(self, text: str) -> None:
         """Says something to people; scripts that read the answer do not see it."""
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(printable(text, keep="\n") + "\n")

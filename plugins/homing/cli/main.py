@@ -11,13 +11,28 @@ from homing.cli.command import DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE, Comman
 from homing.cli.commands import COMMANDS
 from homing.cli.desk import Desk
 from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
+from homing.printable import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; its exit code. 0: done. 1: not so. 2: wrong usage or set-up. 3: a store is away."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[_terminal()])
     arguments = build_parser().parse_args(argv)
     return run(arguments.command, arguments, Desk())
+
+
+class _PrintableFormatter(logging.Formatter):
+    """A log line is one line, whatever the ids in it are."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+
+def _terminal() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
+    return handler
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -47,5 +62,5 @@ def run(command: Command, arguments: argparse.Namespace, desk: Desk) -> int:
 
 
 def _complain(error: HomingError, code: int) -> int:
-    sys.stderr.write(f"homing: {error}\n")
+    sys.stderr.write(f"homing: {printable(str(error))}\n")
     return code

@@ -8,18 +8,23 @@ from typing import Any
 
 import msgspec
 
+from homing.printable import printable
+
 _WIDEST = 60
 
 
 def render(answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], output: str) -> str:
-    """The answer as text: `output` is table, json or yaml. Times become ISO 8601, bytes base64."""
+    """The answer as text: `output` is table, json or yaml. Times become ISO 8601, bytes base64.
+
+    What messages say reaches no terminal as it is: see `printable`. JSON has escapes of its own for it.
+    """
     plain = msgspec.to_builtins(answer)
     if output == "json":
-        return json.dumps(plain, indent=2, ensure_ascii=False)
+        return json.dumps(plain, indent=2)
     if output == "yaml":
         import yaml
 
-        return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip()
+        return printable(str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip(), keep="\n")
     return _properties(plain) if isinstance(plain, dict) else _table(plain)
 
 
@@ -56,5 +61,5 @@ def _cell(value: Any, widest: int | None = _WIDEST) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return text if widest is None or len(text) <= widest else f"{text[: widest - 1]}…"

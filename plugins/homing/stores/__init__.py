@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from importlib import import_module
+from urllib.parse import urlsplit
 
 from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
 from homing.store import Store
@@ -24,6 +26,7 @@ _OPENERS = {
 
 
 _SQL = "homing.stores.sql"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 
 
 def open_store(url: str, *, read_only: bool = False) -> Store:
@@ -36,6 +39,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     """
     url = resolve_url(url)
     check_scheme(url)
+    _check_parts(url)
     module, _, function = _OPENERS[_scheme(url)].partition(":")
     if read_only and module != _SQL:
         raise UnsupportedError(f"a store of {_scheme(url)}:// cannot be opened read-only; SQL stores can")
@@ -53,9 +57,28 @@ def check_scheme(url: str) -> None:
     known = ", ".join(f"{name}://" for name in sorted(_OPENERS))
     if "://" not in url:
         raise UnknownStoreError(f"a store URL starts with its scheme, one of {known}")
+    if not _SCHEME.fullmatch(_scheme(url)):
+        raise UnknownStoreError(f"a store URL starts with its scheme, one of {known}")
     guess = difflib.get_close_matches(_scheme(url).lower(), _OPENERS, n=1, cutoff=0.5)
     hint = f"did you mean {guess[0]}://? " if guess else ""
     raise UnknownStoreError(f"no store answers to {_scheme(url)}://; {hint}known: {known}")
+
+
+def _check_parts(url: str) -> None:
+    """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
+    would call a part of the password a port or an option, and say so."""
+    if _scheme(url) == "sqlite":
+        return  # a path
+    behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[1:]
+    try:
+        urlsplit(url)
+    except ValueError:
+        behind_host = ["@"]
+    if any("@" in part for part in behind_host):
+        raise ConfigurationError(
+            "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
+            "are written as %40 %3A %2F %3F %23 %5B %5D %25"
+        )
 
 
 def _scheme(url: str) -> str:
@@ -67,7 +90,9 @@ def _scheme(url: str) -> str:
 def resolve_url(url: str) -> str:
     """The URL itself, where `env:NAME` was given instead of it."""
     if not isinstance(url, str) or not url:
-        raise ConfigurationError(f"a store URL is a text such as sqlite:///inbox.db?store=orders, not {url!r}")
+        raise ConfigurationError(
+            f"a store URL is a text such as sqlite:///inbox.db?store=orders, not a {type(url).__name__}"
+        )
     if not url.startswith("env:"):
         return url
     variable = url[len("env:") :]

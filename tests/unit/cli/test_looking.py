@@ -97,3 +97,14 @@ def test_the_console_script_is_the_same_program() -> None:
     settings = (Path(__file__).parents[3] / "pyproject.toml").read_text()
 
     assert f'homing = "{main.__module__}:{main.__name__}"' in settings
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+def test_an_id_that_would_steer_the_terminal_reaches_none(homing: Shell, output: str) -> None:
+    evil = "\x1b]0;pwned\x07\x9b31m\u202e"
+    homing("send", "1", "--id", evil)
+
+    for command in (("list",), ("peek",), ("show", evil), ("show", f"{evil}!")):
+        answer = homing(*command, "-o", output)
+        assert "pwned" in answer.out + answer.err
+        assert not set("\x1b\x07\x9b\u202e") & set(answer.out + answer.err)

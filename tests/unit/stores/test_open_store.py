@@ -29,6 +29,29 @@ def test_an_unknown_scheme_lists_the_known_ones_and_repeats_no_password() -> Non
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "amqp", "amqps", "servicebus", "foo", "memory"])
+@pytest.mark.parametrize(
+    "password",
+    ["geheim/x", "geheim#x", "geheim?x", "/geheim", "#geheim", "a?geheim", "a?store=geheim", "a?geheim=1", "[geheim"],
+)
+def test_a_password_that_is_not_escaped_is_in_no_error_nor_in_its_causes(scheme: str, password: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(f"{scheme}://user:{password}@host:5432/db?store=orders")
+
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "geheim" not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("url", ["user:geheim@host://x", "postgresql:/user:geheim@host/db", "geheim"])
+def test_what_is_no_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(url)
+
+    assert "geheim" not in str(caught.value)
+
+
 def test_a_path_without_a_scheme_is_refused() -> None:
     with pytest.raises(UnknownStoreError, match="starts with its scheme"):
         open_store("inbox.db")
