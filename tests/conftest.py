@@ -53,8 +53,7 @@ class ByWhatTheyShare(LoadScopeScheduling):
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
-    # Without fsync a killed server still loses nothing: the kernel keeps what was written.
-    server = PostgreSQL(["fsync=off"])
+    server = PostgreSQL(in_memory=True)
     launch(server)
     yield server
     server.remove()
@@ -62,7 +61,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    server = MariaDB(["innodb-flush-log-at-trx-commit=2", "innodb-buffer-pool-size=64M"])
+    server = MariaDB(["innodb-buffer-pool-size=64M"], in_memory=True)
     launch(server)
     yield server
     server.remove()

@@ -97,6 +97,10 @@ class StoreUnavailableError(StoreError):
     """The store cannot be reached; nothing is known to have changed."""
 
 
+class TableMissingError(StoreError):
+    """A table of the store is gone from its database: it was dropped or renamed. Waiting does not bring it back."""
+
+
 class PartlyStoredError(StoreUnavailableError):
     """The store went away while it was storing many: `stored` of all `ids` are durable, of the rest it is not known.
 

@@ -16,8 +16,14 @@ import pytest
 import sqlalchemy as sa
 
 from homing import Message, open_store
-from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError, UnstorableContentError
-from homing.stores.sql import SqlStore, database, views
+from homing.errors import (
+    LeaseLostError,
+    NotInFlightError,
+    StoreUnavailableError,
+    TableMissingError,
+    UnstorableContentError,
+)
+from homing.stores.sql import SqlStore, engine, views
 from tests.unit.stores.conftest import Clock
 
 SYNCHRONOUS_FULL = 2
@@ -346,7 +352,7 @@ def test_an_error_text_never_holds_a_payload(url: str) -> None:
         store.count()
         with sa.create_engine(url).begin() as connection:
             connection.execute(sa.text("drop table homing_orders"))
-        with pytest.raises(StoreUnavailableError) as caught:
+        with pytest.raises(TableMissingError) as caught:
             store.store("geheim")
 
     error: BaseException | None = caught.value
@@ -495,6 +501,6 @@ def test_sqlite_waits_for_the_disk_even_where_its_library_is_built_not_to(tmp_pa
     with closing(sqlite3.connect(tmp_path / "inbox.db")) as connection:
         connection.execute("PRAGMA synchronous=OFF")
 
-        database._set_up_sqlite(connection, None)
+        engine._set_up_sqlite(connection, None)
 
         assert connection.execute("PRAGMA synchronous").fetchone() == (SYNCHRONOUS_FULL,)

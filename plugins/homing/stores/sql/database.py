@@ -1,43 +1,43 @@
-"""Connections: how each database is set up for durability, and how its errors become ours."""
+"""Transactions: how they are tried, and how a database's errors become ours."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import sqlalchemy
 from sqlalchemy import Table
-from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 
-from homing.errors import ConfigurationError, MissingExtraError, StoreError, StoreUnavailableError
-from homing.stores.sql import patience, upgrade
+from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TableMissingError
+from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
+from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
+from homing.stores.sql.engine import READING, make_engine
+from homing.stores.sql.outages import asks_again, is_away, is_missing_table
 from homing.stores.sql.schema import NowInNanoseconds
 
 log = logging.getLogger(__name__)
 
 NANOSECONDS = 1_000_000_000
+#: Seconds after which a database that does not answer is away.
+TIMEOUT = 30.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_READING = "homing_reading"
 _TRIES = 5  # of a transaction that the database itself asks to do again
 # Smaller differences between the database's clock and ours are left alone: measuring them is not exact either.
 _TOLERATED_SKEW = NANOSECONDS // 20
-
-# What databases say when two transactions wait for each other, or one was overtaken.
-_AGAIN = {"40P01", "40001", "1213", "1020"}
 
 
 class Database:
@@ -46,11 +46,23 @@ class Database:
     With `read_only` the database itself refuses to write, and no table is made.
     """
 
-    def __init__(self, url: URL, name: str, clock: Callable[[], int] | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        url: URL,
+        name: str,
+        clock: Callable[[], int] | None = None,
+        *,
+        read_only: bool = False,
+        timeout: float = TIMEOUT,
+        durability: str = FULL,
+    ) -> None:
         url = with_driver(url)
-        self._engine = _make_engine(url, read_only)
+        # Whoever only reads loses nothing.
+        self._relaxed = durability == RELAXED or read_only
+        self._make_engine = partial(make_engine, url, read_only=read_only, relaxed=self._relaxed)
+        self._engine = self._make_engine(timeout=timeout)
         self._read_only = read_only
-        self._reader = self._engine.execution_options(**{_READING: True})
+        self._reader = self._engine.execution_options(**{READING: True})
         self._name = name
         self._missing: list[Table] = []
         self._lock = threading.Lock()
@@ -99,7 +111,7 @@ class Database:
                         ready_to_commit = True
                 except DBAPIError as error:
                     lost = error.connection_invalidated and not ready_to_commit and attempt == 0
-                    if attempt + 1 == _TRIES or not (lost or _asks_again(error) or self._can_take_bytes(error)):
+                    if attempt + 1 == _TRIES or not (lost or asks_again(error) or self._can_take_bytes(error)):
                         raise
                     time.sleep(0 if lost else 0.001 * 2**attempt)
                 else:
@@ -148,6 +160,8 @@ class Database:
             else:
                 self._make_schema()
             self.dialect.begin(connection)
+            if not self.dialect.locks_rows:
+                check_callers_sqlite(connection, relaxed=self._relaxed)
             with connection.begin_nested():
                 yield connection
 
@@ -193,8 +207,13 @@ class Database:
                     "it once where it may be written"
                 )
             if outdated:
-                with self._engine.begin() as connection:
-                    upgrade.bring_up(connection, self.dialect, outdated)
+                # Tables of any size may have to be changed, which takes as long as it takes.
+                patient = self._make_engine(timeout=None)
+                try:
+                    with patient.begin() as connection:
+                        upgrade.bring_up(connection, self.dialect, outdated)
+                finally:
+                    patient.dispose()
             # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
             for table in missing:
                 self._missing.remove(table)
@@ -204,10 +223,16 @@ class Database:
         """The database's errors, in our words."""
         try:
             yield
-        except (OperationalError, InterfaceError) as error:
-            raise StoreUnavailableError(f"cannot {doing} store {self._name!r}: {_cause(error)}") from error
         except SQLAlchemyError as error:
-            raise StoreError(f"cannot {doing} store {self._name!r}: {_cause(error)}") from error
+            text = f"cannot {doing} store {self._name!r}: {_cause(error)}"
+            if is_away(error):
+                raise StoreUnavailableError(text) from error
+            if is_missing_table(error):
+                raise TableMissingError(
+                    f"{text}. Somebody dropped or renamed it, and what it held with it: restore it, or open the store "
+                    "again, which makes it anew and empty"
+                ) from error
+            raise StoreError(text) from error
         except (OverflowError, UnicodeEncodeError) as error:
             # Drivers raise these as they are, for numbers and texts that no database holds.
             raise StoreError(f"cannot {doing} store {self._name!r}: it holds no such value: {error}") from error
@@ -266,110 +291,3 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def _cause(error: SQLAlchemyError) -> str:
     """The driver's own words: SQLAlchemy's text would carry the parameters, and with them payloads."""
     return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__
-
-
-def _asks_again(error: DBAPIError) -> bool:
-    code = getattr(error.orig, "sqlstate", None) or (error.orig.args[0] if error.orig and error.orig.args else None)
-    return str(code) in _AGAIN
-
-
-def _make_engine(url: URL, read_only: bool) -> Engine:
-    backend = url.get_backend_name()
-    # Parameters are payloads: they must not reach a log through an error text.
-    options: dict[str, Any] = {"hide_parameters": True}
-    if backend == "sqlite":
-        options["connect_args"] = {"timeout": patience.BUSY_TIMEOUT}
-        if read_only:
-            # A file that is not there is not made either.
-            url = url.set(database=f"file:{quote(str(url.database))}").update_query_dict({"mode": "rw", "uri": "true"})
-    else:
-        # Anything stricter locks gaps between rows, and consumers would wait for each other.
-        options["isolation_level"] = "READ COMMITTED"
-    if backend == "mysql":
-        options["connect_args"] = {"charset": "utf8mb4"}
-    try:
-        engine = sqlalchemy.create_engine(url, **options)
-    except ImportError as error:
-        raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
-    if read_only:
-        sqlalchemy.event.listen(engine, "connect", _refuse_writing(backend))
-    if backend == "sqlite":
-        if not read_only:
-            sqlalchemy.event.listen(engine, "do_connect", _make_private_file(url))
-            sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
-        sqlalchemy.event.listen(engine, "begin", _begin_sqlite)
-    elif backend == "mysql":
-        sqlalchemy.event.listen(engine, "connect", _set_up_mysql)
-        sqlalchemy.event.listen(engine, "begin", patience.limit_mysql)
-    else:
-        sqlalchemy.event.listen(engine, "connect", _set_up_postgresql)
-        sqlalchemy.event.listen(engine, "begin", patience.limit_postgresql)
-    return engine
-
-
-#: How each database is told to write nothing on a connection.
-_READ_ONLY = {
-    "sqlite": "PRAGMA query_only = ON",
-    "postgresql": "SET default_transaction_read_only = on",
-    "mysql": "SET SESSION TRANSACTION READ ONLY",
-}
-
-
-def _refuse_writing(backend: str) -> Callable[[Any, Any], None]:
-    def set_up(connection: Any, _record: Any) -> None:
-        if backend == "sqlite":
-            connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute(_READ_ONLY[backend])
-        cursor.close()
-        connection.commit()
-
-    return set_up
-
-
-def _make_private_file(url: URL) -> Callable[..., None]:
-    """Before SQLite makes a file that everybody can read. What it puts beside it gets the same mode."""
-
-    def make(*_: Any) -> None:
-        with suppress(OSError):  # it is there, or SQLite will say why it cannot be made
-            os.close(os.open(str(url.database), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-
-    return make
-
-
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun below, not guessed by the driver
-    cursor = connection.cursor()
-    # Of a database that is new. Seven messages of 1 KiB fill a page; in the usual 4 KiB there would be room for three.
-    cursor.execute("PRAGMA page_size=8192")
-    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    # A message's page changes when it is stored, claimed and settled: the later it is copied from the log into the
-    # database, the less often. So long a log has 16 MiB.
-    cursor.execute("PRAGMA wal_autocheckpoint=2000")
-    cursor.close()
-
-
-def _set_up_postgresql(connection: Any, _record: Any) -> None:
-    # Our statements walk along indexes and stop early. A table that fills and empties all day has statistics of another
-    # hour, by which reading and sorting all of it looks as good; it is not when a million messages wait.
-    cursor = connection.cursor()
-    # What a discouraged plan is said to cost would make the server compile it, for many times what it takes to run.
-    cursor.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off")
-    cursor.close()
-    connection.commit()
-
-
-def _set_up_mysql(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    # What does not fit is an error, not cut to size; times by the database's clock are in UTC.
-    cursor.execute("SET SESSION sql_mode = 'TRADITIONAL', SESSION time_zone = '+00:00'")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    patience.limit_sqlite(connection)
-    # A writer takes the write lock at once: a transaction that reads first and writes later could be refused.
-    reading = connection.get_execution_options().get(_READING, False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -75,7 +75,8 @@ class Inserts:
         copied = own and len(new) >= _COPY_FROM and connection.dialect.driver == "psycopg"
         if not (copied and self._copy(connection, names, values)):
             self._execute(connection, names, values)
-        notify(connection, self._channel)
+        # The store's own connections ask for it when they are made.
+        notify(connection, self._channel, pledged=not own)
 
     def _execute(self, connection: Connection, names: list[str], values: Iterable[Mapping[str, Any]]) -> None:
         for chunk in chunks(values, _STATEMENTS):

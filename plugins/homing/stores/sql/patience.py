@@ -11,7 +11,8 @@ from contextvars import ContextVar
 
 from sqlalchemy.engine import Connection
 
-BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for another process's transaction, unless told otherwise
+#: Seconds for what takes as long as it takes, where a number has to be said.
+UNLIMITED = 86_400.0
 
 _LIMIT: ContextVar[float | None] = ContextVar("homing_sql_limit", default=None)
 _SET = "homing_limit"  # where a connection keeps what it was told
@@ -27,30 +28,35 @@ def limited_to(seconds: float) -> Iterator[None]:
         _LIMIT.reset(token)
 
 
-def limit_sqlite(connection: Connection) -> None:
-    wanted = _LIMIT.get() or BUSY_TIMEOUT
-    if connection.info.get(_SET, BUSY_TIMEOUT) != wanted:
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {_milliseconds(wanted)}")
+def limit_sqlite(connection: Connection, usual: float) -> None:
+    """`usual` is the connection's own limit, for whoever sets none."""
+    wanted = _LIMIT.get() or usual
+    if connection.info.get(_SET, usual) != wanted:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds(wanted)}")
         connection.info[_SET] = wanted
 
 
 def limit_postgresql(connection: Connection) -> None:
     if (wanted := _LIMIT.get()) is not None:
         # Until the end of the transaction, however that ends.
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_milliseconds(wanted)}")
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds(wanted)}")
 
 
-def limit_mysql(connection: Connection) -> None:
+def limit_mysql(connection: Connection, usual: float) -> None:
     wanted = _LIMIT.get()
     if connection.info.get(_SET) == wanted:
         return
-    lock_wait = "DEFAULT" if wanted is None else max(1, round(wanted))
-    limits = f"SESSION innodb_lock_wait_timeout = {lock_wait}"
+    limits = f"SESSION {mysql_lock_wait(wanted or usual)}"
     if getattr(connection.dialect, "is_mariadb", False):  # MySQL limits nothing but reading
         limits += f", SESSION max_statement_time = {'DEFAULT' if wanted is None else wanted}"
     connection.exec_driver_sql(f"SET {limits}")
     connection.info[_SET] = wanted
 
 
-def _milliseconds(seconds: float) -> int:
+def mysql_lock_wait(seconds: float) -> str:
+    """The setting that has MySQL wait so long for a lock, which it counts in whole seconds."""
+    return f"innodb_lock_wait_timeout = {max(1, round(seconds))}"
+
+
+def milliseconds(seconds: float) -> int:
     return max(1, min(round(seconds * 1000), 2**31 - 1))

@@ -18,7 +18,8 @@ from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
 from homing.stores.sql import driver_options
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
+from homing.stores.sql.durability import FULL, RELAXED
 from homing.stores.sql.schema import COLUMN_TYPES
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -112,7 +113,7 @@ def _delays(policy: RetryPolicy) -> list[int]:
 
 # Those that must be more than nothing.
 _MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0}
-_CHOICES = {"acknowledged": (KEPT, ARCHIVED, REMOVED)}
+_CHOICES = {"acknowledged": (KEPT, ARCHIVED, REMOVED), "durability": (FULL, RELAXED)}
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,10 @@ class Options:
     partitions: int = 0
     #: Columns of the application's own, name to type, filled from the headers of the same name.
     columns: Mapping[str, str] | None = None
+    #: After so many seconds without an answer the database is away; SQLite waits so long for another's transaction.
+    timeout: float = TIMEOUT
+    #: `full` refuses a server that may forget what it confirmed; `relaxed` takes it as it is.
+    durability: str = FULL
     #: Whether nothing may be written, not even a table that is missing. No option of a URL.
     read_only: bool = False
 
@@ -134,7 +139,10 @@ class Options:
 
 
 #: Every option of a URL that is the store's and not the database driver's.
-OPTION_NAMES = ("store", "partitions", "columns", *(field.name for field in fields(Properties)))
+OPTION_NAMES = (
+    *("store", "partitions", "columns", "timeout", "durability"),
+    *(field.name for field in fields(Properties)),
+)
 
 
 def read_options(query: Mapping[str, Any]) -> Options:
@@ -145,7 +153,9 @@ def read_options(query: Mapping[str, Any]) -> Options:
         raise ConfigurationError(f"a store name is lower-case words joined by single _, at most 40 long; not {name!r}")
     partitions = int(_number("partitions", given.pop("partitions", 0), int, 0))
     columns = _read_columns(given.pop("columns", ""))
-    return Options(name, Properties().changed(given), partitions, columns)
+    timeout = float(_number("timeout", given.pop("timeout", TIMEOUT), float, 1e-3))
+    durability = _choice("durability", given.pop("durability", FULL))
+    return Options(name, Properties().changed(given), partitions, columns, timeout, durability)
 
 
 def check_rest(url: URL) -> None:
@@ -154,7 +164,7 @@ def check_rest(url: URL) -> None:
     A misspelt option would open another store than the one that was meant, and messages would wait there for ever.
     """
     is_sqlite = url.get_backend_name() == "sqlite"
-    for name in url.query:
+    for name in url.query.keys() - driver_options.ALLOWED[url.get_backend_name()]:
         guess = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
         if guess or is_sqlite:
             hint = f"; did you mean {guess[0]}=?" if guess else f"; there are: {', '.join(sorted(OPTION_NAMES))}"

@@ -88,7 +88,14 @@ class SqlStore(Store):
         self._options = replace(options, name=name, properties=options.properties.changed(properties))
         self._clock = clock
         self._table = messages_table(name, options.columns, partitioned=options.partitions > 0)
-        self._database = Database(url, name, clock, read_only=options.read_only)
+        self._database = Database(
+            url,
+            name,
+            clock,
+            read_only=options.read_only,
+            timeout=options.timeout,
+            durability=options.durability,
+        )
         self._database.require(self._table)
         self._check(self._options.properties)
         registry = registry_table()

@@ -44,7 +44,7 @@ def is_current(connection: Connection, table: Table) -> bool:
         raise ConfigurationError(
             f"table {table.name} has version {version}, made by a newer Homing than this one, which knows {VERSION}"
         )
-    if version != VERSION:
+    if version != VERSION or not inspector.has_table(table.name):
         return False
     there = {column["name"] for column in inspector.get_columns(table.name)}
     indexes = {index["name"] for index in inspector.get_indexes(table.name)}
