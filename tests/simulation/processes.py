@@ -164,7 +164,7 @@ class Process:
         return DELIVERED
 
     def keep_lease(self, fence: Fence) -> None:
-        """As `homing.spark.keeper`: three times per lease, of what was held when the step was opened."""
+        """As `homing.delivery.keeper`: three times per lease, of what was held when the step was opened."""
         if self.world.clock.now - self._kept < LEASE / 3 * NANOSECONDS:
             return
         self.ledger.renew_step(fence, LEASE)

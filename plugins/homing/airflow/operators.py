@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
 from airflow.sdk.log import mask_secret
 
 import homing
@@ -22,6 +22,7 @@ from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
+from homing.calling.interrupts import is_interrupt
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.class_archive import class_archive
 from homing.delivery.holding import Head
@@ -65,6 +66,23 @@ class PipelineJobOperator(SparkSubmitOperator):
         if not size:
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
+        with self._ending_no_message(run_id):
+            self._run_job(context, run_id, size)
+
+    @contextmanager
+    def _ending_no_message(self, run_id: str) -> Iterator[None]:
+        """A job that Airflow ends, because its time is up or somebody said so, has died of no message."""
+        try:
+            yield
+        except BaseException as error:
+            if is_interrupt(error) and not self._killed:
+                self.on_kill()
+            if self._killed:
+                with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
+                    batch.close_step(self._step())
+            raise
+
+    def _run_job(self, context: Any, run_id: str, size: int) -> None:
         self.application = str(_application(self.application_name))
         connection = self._get_hook()._connection  # noqa: SLF001 - nowhere else is it to be had
         self._reach_executors(connection)
@@ -174,8 +192,12 @@ class PipelineJobOperator(SparkSubmitOperator):
         command = [sys.executable, str(self.application), *(self.application_args or ()), *more]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:  # noqa: S603
             self._client = client
-            for line in client.stdout or ():
-                self.log.info("%s", line.rstrip())
+            try:
+                for line in client.stdout or ():
+                    self.log.info("%s", line.rstrip())
+            except BaseException:
+                client.terminate()  # or leaving the block would wait for its end
+                raise
         if client.returncode == _WRONGLY:
             raise AirflowFailException(f"{self.application_name} was set up wrongly: the lines above say how")
         if client.returncode:
@@ -264,6 +286,7 @@ class ReplayOperator(PipelineJobOperator):
         self.ids = ids
         self.rate = rate
         self._held: list[Head] = []
+        self._replays = False
 
     def execute(self, context: Any) -> None:
         run_id, rate = self.pipeline.run_key(context), self._rate()
@@ -304,10 +327,21 @@ class ReplayOperator(PipelineJobOperator):
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")
 
+    def on_kill(self) -> None:
+        if not self._replays:
+            super().on_kill()
+            return
+        # Called while a message is in hand, by the handler of SIGTERM: this ends the replay, and fails no message.
+        raise AirflowTaskTerminated("somebody ended the replay: what it had in hand stays where it was")
+
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
-            tally = replay_here(stores, batch, chain, rate=rate, lease=self.pipeline.hold)
+            self._replays = True
+            try:
+                tally = replay_here(stores, batch, chain, rate=rate, lease=self.pipeline.hold)
+            finally:
+                self._replays = False
             left = batch.acknowledge_complete()
         self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
         if left:

@@ -162,6 +162,11 @@ class Batch:
         """Whether somebody works at this step of the run, or died at it lately: its lease has not run out."""
         return self._stores.ledger.is_open(self.run_id, step)
 
+    def close_step(self, step: str) -> None:
+        """Ends a step that somebody ended on purpose: whatever it had in hand is not to blame. What still runs of it
+        stops at its next record."""
+        self._stores.ledger.close_step(self._stores.ledger.open_step(self.run_id, step, DEFAULT_LEASE))
+
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
         return self._settling.acknowledge_complete()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -9,14 +10,13 @@ from collections.abc import Iterator
 from homing.delivery import records, suspects
 from homing.delivery.batch import Batch
 from homing.delivery.holding import Row
+from homing.delivery.keeper import LeaseKeeper
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
 from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.pipeline import Drop, HandlerChain, MessageContext
 from homing.pipeline.failure import as_json, describe
-
-_KEEP_EVERY = DEFAULT_LEASE / 10  # seconds
 
 
 def replay_here(
@@ -29,28 +29,26 @@ def replay_here(
 ) -> Counter[str]:
     """Replays what the batch holds, recording each delivery as it is made; how many entries of each state.
 
-    At most `rate` messages per second; the batch is held for `lease` seconds at a time. Neither acknowledges nor
-    dead-letters: that is `batch.finish_replay()`.
+    At most `rate` messages per second. The batch and the right to record are held for `lease` seconds at a time, and
+    renewed however long a message takes or waits for its turn. Neither acknowledges nor dead-letters: that is
+    `batch.finish_replay()`.
     Raises LeaseLostError when somebody took the batch over meanwhile, and ChainError, before any message has run, for
     a chain with handlers that take DataFrames.
     """
     chain.refuse_dataframes()
-    fence = stores.ledger.open_step(batch.run_id, "replay", DEFAULT_LEASE)
+    fence = stores.ledger.open_step(batch.run_id, "replay", lease)
     suspects.blame(stores.ledger, fence)
     careful = fence.crashed or batch.crashed_before()
     tally: Counter[str] = Counter()
-    kept = began = time.monotonic()
-    with suspects.until_the_end(stores.ledger, fence):
+    began, lost = time.monotonic(), threading.Event()
+    with (
+        suspects.until_the_end(stores.ledger, fence),
+        LeaseKeeper(batch, stores.ledger, fence, lease, lost.set),
+    ):
         for number, row in enumerate(_rows(batch)):
             turn = began + number / rate if rate else began
-            while True:
-                if time.monotonic() - kept > _KEEP_EVERY:
-                    kept = time.monotonic()
-                    stores.ledger.renew_step(fence, DEFAULT_LEASE)
-                    batch.reclaim((), lease)
-                if (left := turn - time.monotonic()) <= 0:
-                    break
-                time.sleep(min(left, _KEEP_EVERY))  # a slow rate must not cost the batch its lease
+            if lost.wait(max(0.0, turn - time.monotonic())):
+                break  # what is left is somebody else's by now, which the keeper says
             if careful:
                 stores.ledger.suspect(fence, suspects.one(records.subject(row).entry(SOURCE_FLOW, FAILED)))
             tally.update(_replay(stores, chain, row, fence))

@@ -6,16 +6,20 @@ is what a DataFrame handler works on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from homing.calling.interrupts import is_interrupt
 from homing.errors import HomingError
 from homing.ledger import FAILED, Entry, Fence, Ledger
 from homing.message import JSON, decode, encode_json
 
 #: The type of the error of a message that kills whoever handles it.
 CRASH = "homing.WorkerCrash"
+
+# Whoever raises one of these lives, and says why it ends.
+_SAID = (Exception, KeyboardInterrupt, SystemExit)
 
 
 class Span(NamedTuple):
@@ -61,13 +65,17 @@ def crash(why: str, step: str) -> dict[str, object]:
 
 
 @contextmanager
-def until_the_end(ledger: Ledger, fence: Fence) -> Iterator[None]:
-    """Closes the step at the end of the block, and when an error of ours ends it: an outage is no crash."""
+def until_the_end(
+    ledger: Ledger, fence: Fence, *, is_death: Callable[[BaseException], bool] = lambda _: False
+) -> Iterator[None]:
+    """Closes the step at the end of the block, also when an exception ends it: that is no death, and no message is to
+    blame, unless `is_death` knows by it that somebody else has died."""
     try:
         yield
-    except HomingError:
-        with suppress(HomingError):
-            ledger.close_step(fence)
+    except BaseException as error:
+        if (isinstance(error, _SAID) or is_interrupt(error)) and not is_death(error):
+            with suppress(HomingError):
+                ledger.close_step(fence)
         raise
     ledger.close_step(fence)
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from homing.calling.batches import Answer, BatchAnswerError, PartialFailure, read_partial, read_returned
+from homing.calling.interrupts import is_interrupt
 from homing.errors import HandlerError
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery, Ended
 from homing.pipeline.signals import Drop
-from homing.pipeline.steps import fail, is_person, next_attempt
+from homing.pipeline.steps import fail, next_attempt
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _call(destination: Handler, trials: Sequence[_Trial]) -> list[Answer]:
             places.append(place)
         except BaseException as error:
             # A model's validators are its author's code, and may raise anything.
-            if is_person(error):
+            if is_interrupt(error):
                 raise
             answers[place] = Answer(error=error)
     if items:
@@ -88,7 +89,7 @@ def _invoke(destination: Handler, items: Sequence[object], ids: Sequence[str]) -
         # A mistake in the destination: trying again one by one would deliver everything twice for nothing.
         return [Answer(error=error)] * len(items)
     except BaseException as error:
-        if is_person(error):
+        if is_interrupt(error):
             raise
         if len(items) > 1:
             raise _UnsaidError from error

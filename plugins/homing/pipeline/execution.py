@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from homing.calling.interrupts import is_interrupt
 from homing.calling.traces import text_of
 from homing.errors import HandlerError
 from homing.message import Message
@@ -94,7 +95,10 @@ def _settle(flow: Flow, ctx: MessageContext) -> Ended:
         return flow.deliver(ctx)
     except HandlerError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - not a handler's doing, and still no reason to lose a message
+    except Exception as error:
+        # Not a handler's doing, and still no reason to lose a message.
+        if is_interrupt(error):
+            raise
         failed = HandlerError(f"{flow.name} failed: {text_of(error)}", flow.name, 1, snapshot_of(ctx))
         failed.__cause__ = error
         return failed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
+from homing.calling.interrupts import is_interrupt
 from homing.calling.returned import fault_of
 from homing.calling.traces import text_of
 from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError, causes_of
@@ -22,8 +22,8 @@ MAX_HOPS = 100
 def call(handler: Handler, ctx: MessageContext) -> Any:
     """One attempt of one handler. Raises Drop, or HandlerError for everything else that is raised in it.
 
-    SystemExit and its like are failures of this message too. Only a KeyboardInterrupt of the main thread,
-    which is a person at the keyboard, passes through.
+    SystemExit and its like are failures of this message too. Only what a person at the keyboard or a signal handler
+    raised, to end all this, passes through.
     """
     ctx.begin_attempt()
     try:
@@ -31,14 +31,9 @@ def call(handler: Handler, ctx: MessageContext) -> Any:
     except Drop:
         raise
     except BaseException as error:
-        if is_person(error):
+        if is_interrupt(error):
             raise
         raise fail(handler, ctx, error) from error
-
-
-def is_person(error: BaseException) -> bool:
-    """Whether this is somebody at the keyboard who wants the program to end."""
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def process(handler: Handler, ctx: MessageContext) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, suspects
+from homing.delivery.keeper import LeaseKeeper
 from homing.delivery.reach import read_stores_file, refuse_unreachable
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.work import WorkDir
@@ -26,9 +29,8 @@ from homing.pipeline import HandlerChain, load_chain
 from homing.spark.alone import Alone
 from homing.spark.engine import Engine, Pipeline
 from homing.spark.hadoop import HadoopFiles
-from homing.spark.keeper import LeaseKeeper
 from homing.spark.sessions import cancel_jobs, master_of, open_session
-from homing.spark.signs import is_crash, is_outage
+from homing.spark.signs import is_crash, is_death, is_outage
 
 log = logging.getLogger("homing")
 
@@ -102,6 +104,7 @@ def _run(
     afterwards: Callable[[Batch], object] = lambda _: None,
 ) -> int:
     _show_our_log_lines()
+    _end_when_told()
     read_stores_file(Path.cwd())
     try:
         _work(step, arguments, run_step, is_needed, afterwards)
@@ -173,16 +176,13 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
         if fence.crashed:
             log.warning("somebody died who had messages of this batch: going on one at a time")
         try:
-            run(fence)
+            with suspects.until_the_end(ledger, fence, is_death=is_death):
+                run(fence)
         except Exception as error:
-            if is_crash(error) and crashes < MOST_CRASHES:
-                continue
-            if is_outage(error):  # which is no crash, and not to be counted as one
-                with suppress(HomingError):
-                    ledger.close_step(fence)
-            raise
-        ledger.close_step(fence)
-        return
+            if not is_crash(error) or crashes == MOST_CRASHES:
+                raise
+        else:
+            return
 
 
 def _our_line(error: Exception) -> str:
@@ -195,6 +195,17 @@ def _end(code: int, reason: str) -> int:
     """Says why the job ends, in one line: it is what the task's log and its failure will show last."""
     log.error(reason)
     return code
+
+
+def _end_when_told() -> None:
+    """Makes SIGTERM an exception: whoever ends a job, because its time is up or somebody said so, has it die of no
+    message."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
 
 
 def _show_our_log_lines() -> None:

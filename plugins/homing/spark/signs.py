@@ -8,6 +8,8 @@ from homing.errors import HandlerError, HomingError
 
 # The Python process of a task is gone, or the executor with it.
 _CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+# A Spark Connect server went away under its client, which has tried for minutes to reach it again.
+_SERVER_GONE = ("StatusCode.UNAVAILABLE",)
 # A store, a lease or Spark itself: no handler and no message.
 _NOBODY = ("LeaseLostError", "StoreUnavailableError", "cancelled", "shut down")
 
@@ -15,6 +17,12 @@ _NOBODY = ("LeaseLostError", "StoreUnavailableError", "cancelled", "shut down")
 def is_crash(error: BaseException) -> bool:
     """Whether a worker died, of a message for all that is known."""
     return not isinstance(error, HomingError) and any(sign in str(error) for sign in _CRASHED)
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether somebody died, be it Spark's own process. Any other exception is raised by one who lives."""
+    gone = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    return gone or is_crash(error) or any(sign in str(error) for sign in _SERVER_GONE)
 
 
 def is_outage(error: BaseException) -> bool:

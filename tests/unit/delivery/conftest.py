@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -10,9 +11,14 @@ from homing.ledger import DELIVERED, FAILED, Entry
 FLOWS = ("lake", "crm")
 
 
+def opened(database: str) -> AbstractContextManager[PipelineStores]:
+    """The pipeline's stores in this database."""
+    return open_pipeline_stores(f"{database}?store=orders", f"{database}?store=orders_dead")
+
+
 @pytest.fixture
 def stores(database: str) -> Iterator[PipelineStores]:
-    with open_pipeline_stores(f"{database}?store=orders", f"{database}?store=orders_dead") as stores:
+    with opened(database) as stores:
         yield stores
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from homing import HandlerChain, destination
-from homing.delivery import PipelineStores, keep_books, open_pipeline_stores, replaying
+from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.giving_up import give_up
 from homing.delivery.replaying import replay_here
 from homing.errors import ChainError, LeaseLostError
-from homing.ledger import PROCESSED, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, PROCESSED, SOURCE_FLOW, Entry
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 
@@ -110,27 +111,65 @@ def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipel
     assert len(received) == 1
 
 
-def test_a_replay_at_a_slow_rate_keeps_its_batch_between_two_messages(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("slow", ["message", "rate"])
+def test_a_replay_keeps_its_batch_while_a_message_takes_or_waits_longer_than_the_lease(
+    pipeline: Pipeline, slow: str
 ) -> None:
-    monkeypatch.setattr(replaying, "DEFAULT_LEASE", 2.0)
-    monkeypatch.setattr(replaying, "_KEEP_EVERY", 0.1)
-    stores, received = pipeline.stores, list[tuple[str, object]]()
+    stores, received = pipeline.stores, list[object]()
     ids = fail_both(pipeline, 1, 2)
     batch = pipeline.batch("replay")
     batch.reclaim(ids, 2.0)
+    begun, ends = threading.Event(), threading.Event()
 
-    def claimed_by_others() -> int:
-        return pipeline.batch("somebody else's").reclaim(ids)
+    @destination
+    def lake(content: object) -> None:
+        received.append(content)
+        begun.set()
+        if slow == "message":
+            ends.wait(60)
 
+    chain = HandlerChain("orders", destinations_flow=[lake])
     with ThreadPoolExecutor(1) as pool:
-        replayed = pool.submit(replay_here, stores, batch, chain_into(received), rate=0.3)
-        time.sleep(2.8)  # the second message waits for its turn
-        taken = claimed_by_others()
-        replayed.result(timeout=30)
+        rate = 0.2 if slow == "rate" else 1000
+        replayed = pool.submit(replay_here, stores, batch, chain, rate=rate, lease=2.0)
+        assert begun.wait(60)
+        time.sleep(3.0)  # longer than the lease, and the first message, or the wait for the second, goes on
+        taken = pipeline.batch("somebody else's").reclaim(ids)
+        ends.set()
+        tally = replayed.result(timeout=60)
 
     assert taken == 0
-    assert len(received) == 4
+    assert sorted(map(str, received)) == ["1", "2"]
+    assert tally[DELIVERED] == 2
+
+
+def test_a_replay_that_loses_its_step_while_it_waits_for_its_rate_begins_with_no_other_message(
+    pipeline: Pipeline,
+) -> None:
+    stores, received = pipeline.stores, list[object]()
+    ids = fail_both(pipeline, 1, 2)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids, 1.0)
+
+    @destination
+    def lake(content: object) -> None:
+        received.append(content)
+
+    def has_recorded() -> bool:
+        return any(flows["lake"].done for flows in stores.ledger.entries(ids).values())
+
+    with ThreadPoolExecutor(1) as pool:
+        chain = HandlerChain("orders", destinations_flow=[lake])
+        replayed = pool.submit(replay_here, stores, batch, chain, rate=0.05, lease=1.0)
+        for _ in range(6_000):
+            if has_recorded():
+                break
+            time.sleep(0.01)
+        stores.ledger.open_step("replay", "replay", 600)
+        with pytest.raises(LeaseLostError):
+            replayed.result(timeout=60)
+
+    assert len(received) == 1
 
 
 def test_giving_up_that_dies_before_the_copy_leaves_the_message_where_it_is(

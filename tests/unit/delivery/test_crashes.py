@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing import HandlerChain, MessageContext, destination
-from homing.delivery import Batch, PipelineStores, suspects
+from homing.delivery import Batch, PipelineStores, replaying, suspects
 from homing.delivery.giving_up import give_up
 from homing.delivery.replaying import replay_here
 from homing.errors import StoreUnavailableError
 from homing.ledger import FAILED, PART, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore
-from tests.unit.delivery.conftest import Crash, Pipeline
+from tests.unit.delivery.conftest import Crash, Pipeline, opened
 
 MAX_DELIVERIES = 5
 
@@ -21,7 +29,7 @@ def crashes(store: SqlStore) -> dict[str, int]:
     return {row[1]: row[2] for page in store.scans().pages(["sequence", "id", "crashes"], 0, 10**9) for row in page}
 
 
-def die(stores: PipelineStores, run_id: str, *, of: str | None = None, step: str = "process") -> None:
+def left_open(stores: PipelineStores, run_id: str, *, of: str | None = None, step: str = "process") -> None:
     """A job opens its step, names a suspect and is never heard of again."""
     fence = stores.ledger.open_step(run_id, step, 60)
     if of is not None:
@@ -31,7 +39,7 @@ def die(stores: PipelineStores, run_id: str, *, of: str | None = None, step: str
 def test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_released(pipeline: Pipeline) -> None:
     batch, (innocent, killer) = pipeline.claimed("run", "good", "bad")
     life = pipeline.stores.store.browse(1, ids=[killer])[0].sequence_number or 0
-    die(pipeline.stores, "run", of=suspects.one(Entry(killer, "crm", FAILED, batch_id="run", life=life)))
+    left_open(pipeline.stores, "run", of=suspects.one(Entry(killer, "crm", FAILED, batch_id="run", life=life)))
 
     settlement = batch.settle()
 
@@ -47,7 +55,7 @@ def test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_tha
 ) -> None:
     batch, (done, one, other) = pipeline.claimed("run", 0, 1, 2)
     pipeline.delivered("run", done, "lake", "crm")
-    die(pipeline.stores, "run")
+    left_open(pipeline.stores, "run")
 
     assert batch.settle().released == 2
 
@@ -61,7 +69,7 @@ def test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_tha
 def test_of_a_part_that_was_in_hand_only_its_messages_are_suspected(pipeline: Pipeline) -> None:
     batch, ids = pipeline.claimed("run", *range(4))
     first, last = sorted(ids)[1:3]
-    die(pipeline.stores, "run", of=suspects.part(suspects.Span(first, last)))
+    left_open(pipeline.stores, "run", of=suspects.part(suspects.Span(first, last)))
 
     batch.settle()
 
@@ -74,7 +82,7 @@ def test_a_message_that_was_there_at_too_many_deaths_has_failed(pipeline: Pipeli
         assert pipeline.stores.failures.count()["available"] == 0
         batch = pipeline.batch(f"run {attempt}")
         batch.claim(1)
-        die(pipeline.stores, batch.run_id)
+        left_open(pipeline.stores, batch.run_id)
         batch.settle()
 
     error = pipeline.stores.ledger.entries(["p"])["p"][SOURCE_FLOW].error
@@ -92,7 +100,7 @@ def test_a_replay_that_dies_of_a_message_dead_letters_it_in_the_end_and_no_other
 
     replay = pipeline.batch("replay")
     replay.reclaim([first, last])
-    die(pipeline.stores, "replay", step="replay")
+    left_open(pipeline.stores, "replay", step="replay")
     assert replay.finish_replay().released == 2
     assert crashes(pipeline.stores.failures) == {first: 1, last: 1}
 
@@ -100,7 +108,7 @@ def test_a_replay_that_dies_of_a_message_dead_letters_it_in_the_end_and_no_other
     again.reclaim([first, last])
     assert again.crashed_before()
     life = pipeline.stores.store.browse(1, ids=[killer])[0].sequence_number or 0
-    die(pipeline.stores, "again", of=suspects.one(Entry(killer, "crm", FAILED, batch_id="run", life=life)))
+    left_open(pipeline.stores, "again", of=suspects.one(Entry(killer, "crm", FAILED, batch_id="run", life=life)))
     settlement = again.finish_replay()
 
     assert (settlement.dead_lettered, settlement.released) == (1, 1)
@@ -125,7 +133,7 @@ def test_a_settlement_that_died_and_is_done_again_still_blames_the_message(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, _ = pipeline.claimed("run", 1, 2)
-    die(pipeline.stores, "run")
+    left_open(pipeline.stores, "run")
     with monkeypatch.context() as patch:
 
         def dies(*_: object, **__: object) -> None:
@@ -155,13 +163,14 @@ def test_what_is_given_up_by_hand_is_no_crash(pipeline: Pipeline) -> None:
     assert letter.dead_letter_reason == "GivenUp"
 
 
-def replayable(stores: PipelineStores, killers: set[str]) -> tuple[Batch, HandlerChain, list[str]]:
+def replayable(stores: PipelineStores, harm: Callable[[], object]) -> tuple[Batch, HandlerChain, list[str]]:
+    """A batch of three messages, and a chain whose destination does this harm for the second."""
     taken: list[str] = []
 
     @destination
     def crm(ctx: MessageContext) -> None:
-        if ctx.get_content() in killers:
-            raise KeyboardInterrupt  # which nothing in the product catches, either
+        if ctx.get_content() == "b":
+            harm()
         taken.append(ctx.get_content())
 
     chain = HandlerChain("orders", destinations_flow=crm)
@@ -171,34 +180,77 @@ def replayable(stores: PipelineStores, killers: set[str]) -> tuple[Batch, Handle
     return batch, chain, taken
 
 
-def test_a_replay_in_the_task_itself_finds_the_message_that_kills_it(stores: PipelineStores) -> None:
-    batch, chain, taken = replayable(stores, {"b"})
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replay_in_a_process(database: str, chain: HandlerChain) -> int:
+    """Replays in a process of its own, which may die of it; how that ended."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(BaseException), opened(database) as stores:
+        replay_here(stores, Batch(stores, "replay", ["crm"], chain="orders"), chain)
+        os._exit(0)
+    os._exit(1)
+
+
+def test_a_replay_in_the_task_itself_finds_the_message_that_kills_it(stores: PipelineStores, database: str) -> None:
+    batch, chain, taken = replayable(stores, die)
     for _ in range(2):  # once to notice, once to find it
-        with pytest.raises(KeyboardInterrupt):
-            replay_here(stores, batch, chain)
+        assert replay_in_a_process(database, chain) == -signal.SIGKILL
 
     replay_here(stores, batch, chain)
 
-    assert taken == ["a", "c"]
+    assert "b" not in taken
     settlement = batch.finish_replay()
     assert (settlement.acknowledged, settlement.dead_lettered) == (2, 1)
 
 
 def test_a_replay_in_the_task_that_loses_the_database_blames_nobody(
-    stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+    stores: PipelineStores, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killers = {"b"}
-    batch, chain, _ = replayable(stores, killers)
-    with pytest.raises(KeyboardInterrupt):
-        replay_here(stores, batch, chain)  # from now on each message is named first
-    killers.clear()
+    batch, chain, _ = replayable(stores, die)
+    assert replay_in_a_process(database, chain) == -signal.SIGKILL  # from now on each message is named first
     with monkeypatch.context() as patch:
 
         def away(*_: object) -> None:
             raise StoreUnavailableError("the database is away")
 
-        patch.setattr(type(stores.ledger), "record", away)
+        patch.setattr(type(stores.ledger), "suspect", away)
         with pytest.raises(StoreUnavailableError):
             replay_here(stores, batch, chain)
 
     assert stores.ledger.left_open("replay") == []
+
+
+@pytest.mark.parametrize("error", [OSError("no such device"), MemoryError(), KeyboardInterrupt(), SystemExit(1)])
+def test_an_exception_that_ends_a_replay_is_no_death_however_often(
+    stores: PipelineStores, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    batch, chain, _ = replayable(stores, lambda: None)
+    for attempt in range(MAX_DELIVERIES + 1):
+        again = Batch(stores, f"replay {attempt}" if attempt else "replay", ["crm"], chain="orders")
+        again.claim(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(replaying, "_rows", fails)
+            with pytest.raises(type(error)):
+                replay_here(stores, again, chain)
+        assert again.finish_replay().released == 3
+
+    assert set(crashes(stores.store).values()) == {0}
+    assert batch.unfinished("replay") == []
+
+
+def test_airflows_timeout_in_the_midst_of_a_replay_fails_no_message(stores: PipelineStores) -> None:
+    batch, chain, _ = replayable(stores, threading.Event().wait)
+    with pytest.raises(AirflowTaskTimeout), airflow_timeout(2):
+        replay_here(stores, batch, chain)
+
+    settlement = batch.finish_replay()
+    assert settlement.released >= 1
+    assert (settlement.failed, settlement.dead_lettered) == (0, 0)
+    assert set(crashes(stores.store).values()) == {0}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from homing.spark.app import DEAD_LETTER_STORE, STORE
 
 MODULE = """
 import os
+import time
 from homing import HandlerChain, destination, message_filter, transformer
 
 mended = False
@@ -35,6 +38,9 @@ def doubled(order: dict) -> dict:
         raise ValueError("one is no number")
     if order.get("kill"):
         os._exit(1)
+    if order.get("wait"):
+        open(order["wait"], "w").close()
+        time.sleep(600)
     return {**order, "n": order["n"] * 2}
 
 
@@ -144,3 +150,44 @@ def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
     assert errors == [CRASH]
     assert app.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
     assert made() == {("lake", 4): 1, ("lake", 10): 1}
+
+
+def test_a_work_directory_that_is_away_for_many_runs_is_no_death_of_any_message(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkDir, "new_output", lambda *_: "/dev/full")
+    claim(stores, {"n": 2}, {"n": 3})
+    for attempt in range(7):
+        batch = Batch(stores, f"run {attempt}" if attempt else "run", FLOWS, chain="orders")
+        assert batch.claim(10) == 2
+        arguments[arguments.index("--run-id") + 1] = batch.run_id
+        with pytest.raises(OSError, match="File exists"):
+            app.process_main([*arguments, "--work-dir", str(tmp_path / "work")])
+        assert not batch.is_open("process")
+        assert batch.settle().released == 2
+
+    assert stores.failures.count()["available"] == 0
+    counted = [row[2] for page in stores.store.scans().pages(["sequence", "id", "crashes"], 0, 10**9) for row in page]
+    assert counted == [0, 0]
+
+
+def test_a_job_that_is_told_to_end_dies_of_no_message(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path
+) -> None:
+    batch = claim(stores, {"n": 2, "wait": str(tmp_path / "begun")})
+    main = "import sys; from homing.spark.app import process_main; sys.exit(process_main())"
+    command = [sys.executable, "-c", main, *arguments, "--work-dir", str(tmp_path / "work")]
+    job = subprocess.Popen(command)
+    try:
+        for _ in range(6_000):
+            if (tmp_path / "begun").exists():
+                break
+            time.sleep(0.01)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 128 + signal.SIGTERM
+    finally:
+        job.kill()
+
+    assert not batch.is_open("process")
+    settlement = batch.settle()
+    assert (settlement.released, settlement.failed) == (1, 0)

@@ -1,4 +1,4 @@
-"""LeaseKeeper: the driver's heartbeat, which keeps the batch and the right to record while the job runs."""
+"""LeaseKeeper: the heartbeat of whoever works on a batch, which keeps the batch and the right to record meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from homing.delivery import Batch
+from homing.delivery.batch import Batch
 from homing.errors import HomingError, LeaseLostError
 from homing.ledger import Fence, Ledger
 
