@@ -1,17 +1,26 @@
-"""The destination of a chaos run: files that keep score, and a mode that the nemesis sets."""
+"""The destination of a chaos run: it takes messages, tells their story, and is as the nemesis wants it to be."""
 
 from __future__ import annotations
 
-import os
 import random
+import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from chaos.messages import content_of, id_of, is_poison, is_shaky, is_unwanted, needs_replay
+from chaos.story import BEGAN, DROPPED, FAILED, TOOK, Storybook, append, lines
 
 UP, DOWN, SLOW, LATE = "up", "down", "slow", "late"
-MODES = (DOWN, SLOW, LATE)
-_JUST_NOW = 0.5
+OS_ERROR, TIMEOUT, MEMORY = "OSError", "TimeoutError", "MemoryError"
+#: How the nemesis can make it; each is counted when it was so for somebody.
+MODES = (DOWN, SLOW, LATE, OS_ERROR, TIMEOUT, MEMORY)
 FLOWS = (FIRST_FLOW, _) = ("lake", "crm")
+
+_JUST_NOW = 0.5
+_SLOWLY = 0.2
 
 
 class DestinationError(Exception):
@@ -19,11 +28,12 @@ class DestinationError(Exception):
 
 
 class Destination:
-    """Takes messages. One write per line: processes that die leave whole lines only."""
+    """Takes messages. Everything it knows is in files: every process has one of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._delivered, self._late, self._mode = folder / "delivered", folder / "late", folder / "mode"
-        self._refused, self._dropped, self._seed = folder / "refused", folder / "dropped", folder / "seed"
+        self.book = Storybook(folder)
+        self._mode, self._seed = folder / "mode", folder / "seed"
+        self._refused, self._late, self._bites = folder / "refused", folder / "late", folder / "bites"
 
     def set_seed(self, seed: str) -> None:
         """What is shaky is refused as this says, in every process."""
@@ -34,24 +44,43 @@ class Destination:
         new.write_text(mode)
         new.replace(self._mode)
 
-    def drops(self, message_id: str, number: int) -> bool:
-        """The author's rule: whether nobody wants the message of this number."""
-        if is_unwanted(number):
-            append(self._dropped, message_id)
-        return is_unwanted(number)
+    def drops(self, message_id: str, content: Any) -> bool:
+        """The author's rule: whether nobody wants this message."""
+        unwanted = is_unwanted(content["number"])
+        if unwanted:
+            self.book.tell(DROPPED, message_id)
+        return unwanted
 
-    def take(self, message_id: str, flow: str, number: int) -> None:
-        """Takes the message of this number; raises for what is poison, now and then for what is shaky, and by mode."""
-        mode = self._mode.read_text() if self._mode.exists() else UP
+    def take(self, message_id: str, flow: str, content: Any) -> None:
+        """Takes the message; raises for what is poison, now and then for what is shaky, and by mode."""
+        self.book.tell(BEGAN, message_id, flow)
+        try:
+            self._take(message_id, flow, content)
+        except (DestinationError, OSError, MemoryError) as error:
+            append(self._refused, f"{message_id} {flow}")
+            self.book.tell(FAILED, message_id, flow, type(error).__name__)
+            raise
+
+    def look_at(self, message_id: str, flow: str, content: Any) -> None:
+        """Takes nothing; raises once for a few messages, in front of a destination that cannot refuse single ones."""
+        if needs_replay(content["number"]) and f"{message_id} {flow}" not in lines(self._refused):
+            append(self._refused, f"{message_id} {flow}")
+            self.book.tell(FAILED, message_id, flow, DestinationError.__name__)
+            raise DestinationError(f"{message_id} is not fit for {flow}")
+
+    def _take(self, message_id: str, flow: str, content: Any) -> None:
+        mode, number = self._mode.read_text() if self._mode.exists() else UP, content["number"]
+        if mode != UP:
+            append(self._bites, mode)
         name = f"{message_id} {flow}"
+        if mode in _ERRORS:
+            _ERRORS[mode]()
         if mode == DOWN or is_poison(number) or (is_shaky(number) and flow == FIRST_FLOW and self._shakes(name)):
-            append(self._refused, name)
             raise DestinationError(f"{name} is not taken")
         if mode == SLOW:
-            time.sleep(0.2)
-        append(self._delivered, name if message_id == f"m{number}" else f"{name} with the content of m{number}")
+            time.sleep(_SLOWLY)
+        self.book.tell(TOOK, message_id, flow, fault_of(message_id, content))
         if mode == LATE:
-            append(self._refused, name)
             append(self._late, name)
             raise DestinationError(f"{name} was taken, and then something broke")
 
@@ -61,18 +90,11 @@ class Destination:
 
     def is_busy(self) -> bool:
         """Whether it was asked to take something just now."""
-        asked = [path.stat().st_mtime for path in (self._delivered, self._refused) if path.exists()]
-        return time.time() - max(asked, default=0) < _JUST_NOW
+        return self.book.is_growing(_JUST_NOW)
 
-    def delivered(self) -> Counter[str]:
-        return Counter(lines(self._delivered))
-
-    def dropped(self) -> set[str]:
-        return set(lines(self._dropped))
-
-    def refused(self) -> set[str]:
-        """The messages that were refused at least once, by any flow."""
-        return {name.partition(" ")[0] for name in lines(self._refused)}
+    def bitten(self) -> Counter[str]:
+        """How many calls came while it was in each mode."""
+        return Counter(lines(self._bites))
 
     def taken_again(self, *, ledger: bool) -> int:
         """How many deliveries its own failures may have caused: what it took and failed then is sent again.
@@ -83,25 +105,31 @@ class Destination:
         return len(lines(self._late)) + len(second)
 
 
-def is_poison(number: int) -> bool:
-    return number % 20 == 3  # noqa: PLR2004
+def fault_of(message_id: str, content: Any) -> str:
+    """What is wrong with a message that came under this id; nothing when it is what was stored."""
+    number = content.get("number") if isinstance(content, dict) else None
+    if not isinstance(number, int):
+        return " with a content that nobody stored"
+    if message_id != id_of(number):
+        return f" with the content of {id_of(number)}"
+    return "" if content == content_of(number) else " with a changed content"
 
 
-def is_shaky(number: int) -> bool:
-    return number % 20 == 7  # noqa: PLR2004
+def _no_room() -> None:
+    with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+        full.write(b"x")
 
 
-def is_unwanted(number: int) -> bool:
-    return number % 20 == 11  # noqa: PLR2004
+def _no_answer() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0.01)
+        ours.recv(1)
 
 
-def append(path: Path, line: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, f"{line}\n".encode())
-    finally:
-        os.close(descriptor)
+def _no_memory() -> None:
+    bytearray(1 << 62)
 
 
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+# Real ones, of the system and the interpreter.
+_ERRORS: dict[str, Callable[[], None]] = {OS_ERROR: _no_room, TIMEOUT: _no_answer, MEMORY: _no_memory}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a fresh clone ready to run: .venv with the pinned packages, and Java for Spark.
-# With --services also the PostgreSQL, MariaDB and RabbitMQ servers, installed but not started.
+# With --services also the PostgreSQL, MariaDB and RabbitMQ servers, installed but not started, and libfaketime.
 # Run it as often as you like: it does only what is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -104,6 +104,7 @@ if $services; then
     compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || has postgres || servers+=(postgresql)
     has mariadbd || has mysqld || servers+=(mariadb-server)
     has rabbitmq-server || servers+=(rabbitmq-server)
+    compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || packages+=(libfaketime)
 fi
 
 missing=("${packages[@]}" "${servers[@]}")

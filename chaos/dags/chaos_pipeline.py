@@ -14,7 +14,7 @@ delivery_dag(
     max_retries=1,
     retry_interval=1,
     batch_size=500,
-    lease=180,  # Spark must start in it, also on a machine that is busy otherwise
+    lease=float(os.environ["CHAOS_LEASE"]),
     work_dir=os.environ["CHAOS_WORK"],
     spark_above=20,  # both ways are to be harmed
     **STORES,
