@@ -15,7 +15,8 @@ HomingError
 │   └── BindingError            the content does not fit the type a handler asks for
 ├── StoreError                  a store did not do what it was asked; the message is where it was
 │   ├── StoreUnavailableError   the store cannot be reached: try again later
-│   │   └── PartlyStoredError   the store went away while it was storing many
+│   │   ├── PartlyStoredError   the store went away while it was storing many
+│   │   └── SourceUnavailableError  what an intake takes from cannot be reached; its target can
 │   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
 │   ├── NoSuchMessageError      no message waits under this sequence number
@@ -111,6 +112,10 @@ class PartlyStoredError(StoreUnavailableError):
         super().__init__(text)
         self.ids = list(ids)
         self.stored = list(stored)
+
+
+class SourceUnavailableError(StoreUnavailableError):
+    """The store that an intake takes messages from cannot be reached: what its target holds is not concerned."""
 
 
 class NotInFlightError(StoreError):

@@ -122,6 +122,12 @@ class Store(ABC):
     def close(self) -> None:
         """Gives back connections. Idempotent; leases are not given back, they run out."""
 
+    def require_writable(self) -> None:  # noqa: B027 - most stores cannot tell
+        """Raises StoreUnavailableError when the store is known to take nothing now, as one that is read-only.
+
+        A store that cannot find out without storing something says nothing.
+        """
+
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:

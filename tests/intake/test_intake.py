@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from homing import Message, bus, open_store
+from homing.delivery import intake
 from homing.delivery.intake import take_in
-from homing.errors import StoreUnavailableError
+from homing.errors import SourceUnavailableError, StoreUnavailableError
 from homing.store import BROWSE, Store
+from homing.stores.sql import SqlStore
+from tests.servers import PostgreSQL
 from tests.servicebus.broker import Settings
 from tests.servicebus.server import ServiceBusServer
 
@@ -180,12 +184,78 @@ def test_nothing_is_acknowledged_that_the_target_did_not_commit(
 
     with monkeypatch.context() as broken:
         broken.setattr(target, "store_many", away)
+        broken.setattr(intake, "_PAUSES", (0.01,))
         with pytest.raises(StoreUnavailableError):
             take_all(source, target, 1)
-    assert source.retrieve() is None, "it is leased, not gone"
-    source.acknowledge("m1", success=False)
 
     assert take_all(source, target, 1) == 1
+    assert target.browse(10)[0].id == "m1"
+
+
+@every_source
+def test_messages_in_hand_wait_for_a_target_that_is_away_for_a_moment(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.store("a", id="m1")
+    store_many, calls = target.store_many, []
+
+    def away_once(*arguments: object, **options: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise StoreUnavailableError("the database is away")
+        return store_many(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(target, "store_many", away_once)
+    monkeypatch.setattr(type(source), "acknowledge", _only_with_success(type(source).acknowledge))
+    assert take_all(source, target, 1) == 1
+    assert len(calls) == 2
+
+
+def _only_with_success(acknowledge: Callable[..., None]) -> Callable[..., None]:
+    def wrapped(store: Store, message: object, success: bool = True, **options: object) -> None:
+        assert success, "it was released"
+        acknowledge(store, message, success, **options)
+
+    return wrapped
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("source_url", ["rabbitmq"], indirect=True)
+@pytest.mark.parametrize("notices", ["before", "after"])
+def test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source(
+    source_url: str, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch, notices: str
+) -> None:
+    """`notices`: whether the target is known to be read-only before or after messages were taken."""
+    database = postgresql.empty_database()
+    name, admin = sa.make_url(database).database, sa.create_engine(postgresql.url, isolation_level="AUTOCOMMIT")
+    target_url = f"{database}?store=orders"
+
+    def set_read_only(value: str) -> None:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"alter database {name} set default_transaction_read_only = {value}")
+
+    with open_store(source_url) as source, open_store(target_url) as target:
+        source.store_many([Message(f"m{n}", {"n": n}) for n in range(250)])
+        target.count()  # which makes its tables
+    set_read_only("on")
+    with monkeypatch.context() as patch:
+        patch.setattr(intake, "_PAUSES", (0.01,))
+        if notices == "after":
+            patch.setattr(SqlStore, "require_writable", lambda _: None)
+        for _ in range(8):
+            with open_store(source_url) as source, open_store(target_url) as target:
+                if notices == "before":
+                    patch.setattr(type(source), "retrieve", lambda _: pytest.fail("something was taken"))
+                with pytest.raises(StoreUnavailableError, match="read-only") as caught:
+                    take_in(source, target, 1000)
+                assert not isinstance(caught.value, SourceUnavailableError)
+    set_read_only("off")
+    admin.dispose()
+
+    with open_store(source_url) as source, open_store(target_url) as target:
+        assert take_all(source, target, 250) == 250
+        assert source.lengths()["dead"] == 0  # type: ignore[attr-defined]
+        assert {message.id for message in target.browse(1000)} == {f"m{n}" for n in range(250)}
 
 
 @every_source

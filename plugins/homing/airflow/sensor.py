@@ -20,7 +20,7 @@ from homing.delivery import open_pipeline_stores, work
 from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
 from homing.delivery.settling import DEFAULT_LEASE
-from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
+from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -131,11 +131,12 @@ class StoreSensor(BaseSensorOperator):
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
 
     def _take_in(self, reference: str, target: SqlStore) -> None:
-        """The broker hears of it only after the commit; whatever dies in between, it comes again."""
+        """The broker hears of it only after the commit; whatever dies in between, it comes again. While the broker is
+        away, what is in the pipeline's store already goes on; while that takes nothing, the task is tried again."""
         try:
             with open_store(find_url(reference)) as source:
                 taken = take_in(source, target, self.batch_size)
-        except StoreUnavailableError as error:
+        except SourceUnavailableError as error:
             self.log.warning("going on without the source: %s", error)
         else:
             metrics.count("accepted", taken, store=target.name)

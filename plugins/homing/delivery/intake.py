@@ -12,11 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from homing import message as m
-from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError, UnstorableContentError
+from homing.errors import (
+    LeaseLostError,
+    NotInFlightError,
+    SourceUnavailableError,
+    StoreError,
+    StoreUnavailableError,
+    UnstorableContentError,
+)
 from homing.message import AVAILABLE, Message
 from homing.store import DEAD_LETTER, UNREADABLE, Store
 
@@ -25,21 +33,27 @@ log = logging.getLogger(__name__)
 # What people write on a message, apart from its headers.
 _WRITTEN = ("content_type", "correlation_id", "session_id", "partition_key", "subject", "to", "reply_to")
 _GROUP = 100  # messages in one commit: few enough to be committed well within the source's lease
+_PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds for which messages in hand wait for the target: well within that lease, too
 
 
 def take_in(source: Store, target: Store, limit: int) -> int:
     """Moves up to `limit` messages that are due at the source into the target; how many of them were new to it.
 
     `target` needs the abilities bulk, browse and deduplication. What it refuses to store is dead-lettered at the
-    source, with the refusal as its reason. Raises what the stores raise: nothing is lost then, the next call goes on.
+    source, with the refusal as its reason. Nothing is taken from the source while the target takes nothing: an outage
+    of the one uses up no deliveries of the other.
+
+    Raises SourceUnavailableError when the source cannot be reached, and what the target raises: nothing is lost then,
+    the next call goes on.
     """
     taken = new = 0
     while taken < limit:
+        target.require_writable()
         group = _retrieve(source, min(_GROUP, limit - taken))
         if not group:
             break
         taken += len(group)
-        stored, fresh = _store(group, source, target)
+        stored, fresh = _store_or_release(group, source, target)
         new += fresh
         if not _acknowledge(stored, source):
             break
@@ -50,9 +64,41 @@ def take_in(source: Store, target: Store, limit: int) -> int:
 
 def _retrieve(source: Store, limit: int) -> list[Message]:
     group: list[Message] = []
-    while len(group) < limit and (message := source.retrieve()) is not None:
-        group.append(message)
+    try:
+        while len(group) < limit and (message := source.retrieve()) is not None:
+            group.append(message)
+    except StoreUnavailableError as error:
+        if not group:
+            raise SourceUnavailableError(f"cannot take messages in: {error}") from error
+        log.warning("store %r went away while its messages were taken in: %s", source.name, error)
     return group
+
+
+def _store_or_release(group: Sequence[Message], source: Store, target: Store) -> tuple[list[Message], int]:
+    """As `_store`, tried again while the target is away for a moment. In the end the messages are released: had they
+    to wait until their leases run out, the source would count that as a death of whoever had them."""
+    try:
+        for pause in _PAUSES:
+            try:
+                return _store(group, source, target)
+            except StoreUnavailableError as error:
+                log.warning("store %r is away, %d messages wait for it: %s", target.name, len(group), error)
+                time.sleep(pause)
+        return _store(group, source, target)
+    except BaseException:
+        _release(group, source)
+        raise
+
+
+def _release(group: Sequence[Message], source: Store) -> None:
+    for message in group:
+        try:
+            source.acknowledge(message, success=False)
+        except NotInFlightError:
+            continue  # dead-lettered on the way
+        except StoreError as error:
+            log.warning("message %s of store %r could not be released: %s", message.id, source.name, error)
+            return
 
 
 def _store(group: Sequence[Message], source: Store, target: Store) -> tuple[list[Message], int]:

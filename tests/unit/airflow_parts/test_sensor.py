@@ -15,7 +15,8 @@ from homing import Message, open_store
 from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
 from homing.airflow.asking import has_due
 from homing.delivery import PipelineStores
-from homing.errors import ConfigurationError, UnsupportedError
+from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
+from homing.stores.sql import SqlStore
 from tests.servicebus.broker import Settings
 from tests.servicebus.server import ServiceBusServer
 from tests.unit.airflow_parts.conftest import context
@@ -155,6 +156,20 @@ def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec,
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source="amqp://127.0.0.1:1/?store=orders"))
 
     assert sensor.execute(context())["messages"] == 1
+
+
+def test_a_store_that_takes_nothing_is_not_taken_for_a_broker_that_is_away(
+    spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(_: object) -> None:
+        raise StoreUnavailableError("cannot write to store 'orders': it is read-only")
+
+    stores.store.store(1)
+    monkeypatch.setattr(SqlStore, "require_writable", read_only)
+    sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source="amqp://127.0.0.1:1/?store=orders"))
+
+    with pytest.raises(StoreUnavailableError, match="read-only"):  # and the task is tried again
+        sensor.execute(context())
 
 
 # -- triggers --------------------------------------------------------------------------------------------------

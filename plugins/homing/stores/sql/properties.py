@@ -217,6 +217,12 @@ class LiveProperties:
         self._looked = None
         return self.current()
 
+    def touch(self) -> None:
+        """Writes what is there already, to find out whether anything can be written."""
+        name = self._registry.c.name
+        statement = self._registry.update().where(name == self._table).values(name=name)
+        self._database.write(lambda connection: connection.execute(statement))
+
     def _shared(self, connection: Connection, *, locked: bool = False) -> dict[str, Any]:
         self._database.measure_clock(connection)
         statement = sa.select(self._registry.c.properties).where(self._registry.c.name == self._table)

@@ -251,6 +251,9 @@ class SqlStore(Store):
     def oldest_age(self) -> float | None:
         return self._views.oldest_age()
 
+    def require_writable(self) -> None:
+        self._live.touch()
+
     def has_due(self) -> bool:
         """Whether a message can be claimed now, by anybody."""
         return self._views.has_due()
