@@ -58,3 +58,22 @@ def test_messages_are_read_filtered_and_written_by_spark_itself(numbers: Numbers
 
     with numbers.stores.store.sibling("copy") as copy:
         assert {message.id for message in copy.claim(100)} == set(ids[10:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty", "content"),
+    [
+        ("map<string,int>", {}, {}),
+        ("struct<tags:map<string,int>,list:array<int>>", ({}, []), {"tags": {}, "list": []}),
+        ("array<map<string,int>>", [{}], [{}]),
+        ("array<int>", [], []),
+    ],
+)
+def test_what_is_empty_is_stored_as_what_it_is(numbers: Numbers, kind: str, empty: object, content: object) -> None:
+    register(numbers.spark)
+    frame = numbers.spark.createDataFrame([("a", empty)], f"id string, message {kind}")
+
+    frame.write.format("homing").option("url", numbers.pipeline.store).mode("append").save()
+
+    (message,) = numbers.stores.store.claim(1)
+    assert message.content == content

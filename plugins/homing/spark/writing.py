@@ -74,7 +74,7 @@ class _Writing:
             if DEDUPLICATION not in store.features:
                 log.warning("store %r may take the messages of a task that is tried again twice", store.name)
             for batch in batches:
-                messages = [self._message(row, part, seen) for row in rows_of(batch)]
+                messages = [self._message(row, part, seen) for row in _rows(batch)]
                 for start in range(0, len(messages), _CHUNK):
                     store.store_many(messages[start : start + _CHUNK])
                 stored += len(messages)
@@ -107,18 +107,38 @@ class _Writing:
         return f"{digest[:48]}-{seen[digest]}"
 
 
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    nested = [field for field in batch.schema if pa.types.is_nested(field.type)]
+    for row in rows_of(batch):
+        yield {**row, **{field.name: _plain(row[field.name], field.type) for field in nested}}
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A value of this type as JSON has it. Arrow gives a map as a list of pairs, so that an empty one looks like an
+    empty array."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {key: _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_plain(item, kind.value_type) for item in value]
+    return value
+
+
 def _content(row: dict[str, Any]) -> Any:
     value, encoding = row["message"], row.get("encoding")
     if isinstance(value, str) and encoding is not None and encoding != TEXT:
         return decode(encoding, value, row.get("id") or "?")
-    return dict(value) if isinstance(value, list) and value and isinstance(value[0], tuple) else value
+    return value
 
 
 def _headers(row: dict[str, Any]) -> dict[str, Any]:
     headers = row.get("headers")
     if headers is None:
         return {}
-    return decode_headers(headers, row.get("id") or "?") if isinstance(headers, str) else dict(headers)
+    return decode_headers(headers, row.get("id") or "?") if isinstance(headers, str) else headers
 
 
 class StoreWriter(_Writing, DataSourceArrowWriter):

@@ -248,6 +248,27 @@ def test_structs_and_maps_become_json(store: SqlStore, url: str) -> None:
     assert (message.content, message.headers) == ({"n": 1, "tags": ["x"]}, {"k": "v"})
 
 
+def test_a_map_is_an_object_wherever_it_stands_be_it_empty_and_an_array_of_pairs_is_an_array(
+    store: SqlStore, url: str
+) -> None:
+    tags = pa.map_(pa.string(), pa.int32())
+    pair = pa.struct([("k", pa.string()), ("v", pa.int32())])
+    kind = pa.struct([("tags", tags), ("many", pa.list_(tags)), ("pairs", pa.list_(pair)), ("none", tags)])
+    full = {"tags": [("a", 1)], "many": [[("b", 2)], []], "pairs": [{"k": "c", "v": 3}], "none": None}
+    empty = {"tags": [], "many": [], "pairs": [], "none": None}
+    schema = t.StructType([t.StructField("message", t.MapType(t.StringType(), t.IntegerType()))])
+    writer = source(url=url).writer(schema, overwrite=False)
+    writer.write(iter(pa.table({"message": pa.array([full, empty], kind)}).to_batches()))
+    writer.write(iter(pa.table({"message": pa.array([[], [("x", 1)]], tags)}).to_batches()))
+
+    assert [message.content for message in store.claim(10)] == [
+        {"tags": {"a": 1}, "many": [{"b": 2}, {}], "pairs": [{"k": "c", "v": 3}], "none": None},
+        {"tags": {}, "many": [], "pairs": [], "none": None},
+        {},
+        {"x": 1},
+    ]
+
+
 def test_what_cannot_be_written_is_refused_before_any_row(url: str) -> None:
     wrong = t.StructType([*CONTENTS.fields, t.StructField("colour", t.StringType())])
     with pytest.raises(ConfigurationError, match="colour"):
