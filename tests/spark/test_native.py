@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from homing.delivery.records import FAILURE_TYPE
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
 from homing.spark import whole
+from homing.spark.bisection import Bisection
 from tests.spark.conftest import Numbers, delivered, opened
 
 
@@ -185,6 +187,33 @@ def test_what_makes_a_dataframe_handler_fail_is_found_and_the_rest_goes_on(nativ
     assert replay.acknowledge_complete() == 3
     assert in_lake(natively, output) == [*range(8), 26]
     assert in_archive(output) == [0, 2, 4, 6, 26]
+
+
+def test_what_could_not_be_tried_alone_is_released_and_fails_nobody(
+    natively: Numbers, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "Bisection", partial(Bisection, most_failures=5))
+    poison = {1, 4, 7, 10}
+    batch = natively.claim("run", *[{"n": n, "amount": "a lot" if n in poison else "1"} for n in range(12)])
+
+    natively.run_all(batch)
+
+    delivered_first = in_lake(natively, output)
+    settlement = batch.settle()
+    assert settlement.acknowledged == len(delivered_first)
+    assert settlement.failed > 0
+    assert settlement.released == 12 - settlement.acknowledged - settlement.failed > 0
+    failed = natively.stores.ledger.entries(batch.unfinished("run"))
+    assert len(failed) == settlement.failed
+    assert all("a lot" in (found[SOURCE_FLOW].error or {})["message"] for found in failed.values())
+
+    monkeypatch.undo()
+    again = natively.batch("next")
+    assert again.claim(100) == settlement.released
+    natively.run_all(again)
+
+    assert again.settle().released == 0
+    assert in_lake(natively, output) == sorted(set(range(12)) - poison)
 
 
 def test_a_lake_adds_nothing_twice(natively: Numbers, output: Path) -> None:

@@ -14,7 +14,6 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType, Varian
 from homing.errors import HandlerError
 from homing.message import JSON
 from homing.pipeline.handlers import TRANSFORMER, Handler
-from homing.spark.bisection import FailedForAllError
 from homing.spark.columns import PROCESSED
 
 _WRITTEN_AS_JSON = (StructType, ArrayType, MapType, VariantType)
@@ -182,11 +181,10 @@ def _call(handler: Handler, frame: DataFrame) -> DataFrame:
             raise TypeError(  # noqa: TRY301
                 f"it returned a DataFrame without {', '.join(missing)}: change `message` with withColumn, keep the rest"
             )
-    except Exception as error:  # noqa: BLE001 - an author's function may raise anything
-        # Making the plan touches no message, so it is no message's fault.
-        failed = HandlerError(f"{handler.kind} {handler.name!r} failed: {type(error).__qualname__}", handler.name)
-        failed.__cause__ = error
-        raise FailedForAllError from failed
+    except Exception as error:
+        raise HandlerError(
+            f"{handler.kind} {handler.name!r} failed: {type(error).__qualname__}", handler.name
+        ) from error
     return returned
 
 
@@ -196,7 +194,5 @@ def _returned(handler: Handler, made: DataFrame) -> DataFrame:
         made = made.withColumns({"message": F.to_json("message"), "encoding": F.lit(JSON)})
     elif not isinstance(kind, StringType):
         error = TypeError(f"it returned a `message` of type {kind.simpleString()}; it is a struct, map, array or text")
-        failed = HandlerError(f"{handler.kind} {handler.name!r} failed: {error}", handler.name)
-        failed.__cause__ = error
-        raise FailedForAllError from failed
+        raise HandlerError(f"{handler.kind} {handler.name!r} failed: {error}", handler.name) from error
     return made.select(*PROCESSED.names)

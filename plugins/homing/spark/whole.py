@@ -1,8 +1,8 @@
 """WholeBatch: flows with DataFrame handlers, exact about every message all the same.
 
 A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
-which of them makes it fail is found by halving. What it works on is noted in the ledger before: should it kill even
-the driver, then whoever comes next knows where to look.
+which of them makes it fail is found by trying smaller parts: what is recorded as failed has failed alone. What it works
+on is noted in the ledger before: should it kill even the driver, then whoever comes next knows where to look.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow
 from homing.pipeline.handlers import Handler
 from homing.spark import native
-from homing.spark.bisection import FailedForAllError, bisect
+from homing.spark.bisection import Bisection
 from homing.spark.signs import is_crash, is_fault
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class WholeBatch:
                     return None  # what came to the batch since, or was not read, was left out by no rule
                 self._account(SOURCE_FLOW, processors, heads, out, DROPPED)
         except Exception as error:
-            if not isinstance(error, FailedForAllError) and not self._is_fault(error):
+            if not self._is_fault(error):
                 raise
             log.info("batch %s is looked at part by part, because it failed as a whole", self.batch.run_id)
             return None
@@ -114,7 +114,8 @@ class WholeBatch:
             kept.append(frame)
 
         waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
-        bisect(self._parts(waiting), call, partial(self._give_up, SOURCE_FLOW, processors), is_fault=self._is_fault)
+        search = self._bisection(call, partial(self._give_up, SOURCE_FLOW, processors), known)
+        self._tell_untried(sum(search.over(part) for part in self._parts(waiting)))
         return kept
 
     def deliver(
@@ -129,7 +130,7 @@ class WholeBatch:
 
         A DataFrame destination cannot be slowed down, so with a `rate` it gets the messages in slices.
         """
-        waiting, total = self._waiting(flow.name, processed)
+        waiting, total, known = self._waiting(flow.name, processed)
         processed = self._only(processed, waiting)
         handlers = (*flow.processors, flow.destination)
         last = max(cut.stop for cut in native.segments(handlers) if cut.native)
@@ -147,16 +148,18 @@ class WholeBatch:
             done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
             total.update(done)
 
-        def give_up(some: Sequence[Head], error: Exception) -> None:
-            total[FAILED] += len(some)
-            self._give_up(flow.name, handlers, some, error)
+        def give_up(head: Head, error: Exception) -> None:
+            total[FAILED] += 1
+            self._give_up(flow.name, handlers, head, error)
 
+        search, untried = self._bisection(call, give_up, known), 0
         slow = rate if flow.destination.dataframe else None
         size, began = len(waiting) if slow is None else max(1, int(slow)), time.monotonic()
         for first in range(0, len(waiting), max(1, size)):
             if slow is not None:
                 time.sleep(max(0.0, began + first / slow - time.monotonic()))
-            bisect(self._parts(waiting[first : first + size]), call, give_up, is_fault=self._is_fault)
+            untried += sum(search.over(part) for part in self._parts(waiting[first : first + size]))
+        self._tell_untried(untried)
         self.ledger.suspect(self.fence, None)
         return total
 
@@ -187,8 +190,8 @@ class WholeBatch:
 
     # -- who is who --------------------------------------------------------------------------------------------
 
-    def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str]]:
-        """What is to be delivered, in order of id, and what is not, by its state."""
+    def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str], dict[str, Entry]]:
+        """What is to be delivered, in order of id; what is not, by its state; and what the ledger has about them."""
         rows = processed.select("id", "sequence", "batch_id").toArrow().to_pylist()
         found = [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
         # What was left by a process of long ago may name messages that somebody else holds by now.
@@ -201,7 +204,7 @@ class WholeBatch:
                 total["skipped" if entry.done else entry.state] += 1
             elif head.message_id in held:
                 waiting.append(head._replace(crashes=held[head.message_id].crashes))
-        return sorted(waiting, key=lambda head: head.row_id), total
+        return sorted(waiting, key=lambda head: head.row_id), total, known
 
     def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
         """What the ledger has about these messages in this flow; without `done`, only what failed."""
@@ -215,6 +218,22 @@ class WholeBatch:
     def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
         ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.row_id for head in waiting], pa.string())}))
         return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
+
+    # -- who is to blame ---------------------------------------------------------------------------------------
+
+    def _bisection(
+        self,
+        call: Callable[[Sequence[Head]], None],
+        give_up: Callable[[Head, Exception], None],
+        known: Mapping[str, Entry],
+    ) -> Bisection[Head]:
+        """`known` is what the ledger has about some of the messages in this flow, none of which is done."""
+        return Bisection(call, give_up, self._is_fault, lambda head: head.message_id in known)
+
+    def _tell_untried(self, number: int) -> None:
+        """They are settled as what nobody got to: released, and the next run takes them."""
+        if number:
+            log.warning("batch %s: %d messages were not tried, because too many fail", self.batch.run_id, number)
 
     # -- crashes -----------------------------------------------------------------------------------------------
 
@@ -264,11 +283,11 @@ class WholeBatch:
     def _told(self, entry: Entry | None) -> bool:
         return entry is not None and (entry.done or entry.run_id == self.fence.run_id)
 
-    def _give_up(self, flow: str, handlers: Sequence[Handler], some: Sequence[Head], error: Exception) -> None:
+    def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
-        log.warning("%d messages, from %s on, make %s fail: %s", len(some), some[0].message_id, name, error)
+        log.warning("message %s makes %s fail: %s", head.message_id, name, error)
         said = suspects.crash(str(error), name) if is_crash(error) else describe(error, name, 1)
-        self._record(_entry(head, flow, FAILED, error=said) for head in some)
+        self._record([_entry(head, flow, FAILED, error=said)])
 
     def _record(self, entries: Iterable[Entry]) -> None:
         rows = list(entries)
@@ -298,11 +317,8 @@ def _refuse_twice(out: Mapping[str, int]) -> None:
 def _refuse_unfinished(destination: Handler, returned: object) -> None:
     fault = fault_of(returned)
     if fault is not None:
-        failed = HandlerError(f"destination {destination.name!r} failed: {text_of(fault)}", destination.name)
-        failed.__cause__ = fault
-        if fault is returned:
-            raise failed  # an exception, which may be about one of the messages
-        raise FailedForAllError from failed
+        name = destination.name
+        raise HandlerError(f"destination {name!r} failed: {text_of(fault)}", name) from fault
 
 
 def _entry(head: Head, flow: str, state: str, *, result: object = None, error: object = None) -> Entry:
