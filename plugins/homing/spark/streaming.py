@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ from homing.spark.reading import Range, cut, read_range
 from homing.stores.sql import SqlStore
 
 _DEFAULT_PARTITIONS = 2
-_DEFAULT_GRACE = 5.0
 _ABILITY = "cannot be read as a stream, because its messages have no lasting numbers"
 
 
@@ -22,10 +22,9 @@ class StoreStreamReader(DataSourceStreamReader):
     """`spark.readStream.format("homing").option("url", …).load()`: messages as they are stored, finished or not.
 
     It claims and acknowledges nothing. Options: `max_rows`, how many messages a micro-batch has at most; `start`,
-    "earliest" (the default) or "latest", for a query without a checkpoint; `partitions` (2); `grace` (5), for how many
-    seconds a transaction may have stored messages before it commits: where many write at once, a lower number can
-    become visible after a higher one, so that younger messages are left for the next micro-batch. SQLite, which has
-    one writer, needs none. Raises UnsupportedError for a store without lasting numbers.
+    "earliest" (the default) or "latest", for a query without a checkpoint; `partitions` (2). Where many write at once,
+    a lower number can become visible after a higher one: the stream waits for transactions that are open, however long
+    they take, and skips none. Raises UnsupportedError for a store without lasting numbers.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -35,16 +34,14 @@ class StoreStreamReader(DataSourceStreamReader):
         self._start = options.get("start", "earliest")
         if self._start not in ("earliest", "latest"):
             raise ConfigurationError(f'the option "start" is earliest or latest, not {self._start!r}')
-        self._grace = _seconds(options.get("grace"))
-        with self._open() as store:
-            if store.place[0].startswith("sqlite"):
-                self._grace = 0.0
+        self._open().close()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         if self._start == "earliest":
             return {"sequence": 0}
         with self._open() as store:
-            return {"sequence": store.scans().newest(0, settled_for=self._grace)}
+            # Begun too early, it would read all there is; too late, it would miss what an open transaction brings.
+            return {"sequence": store.scans().newest(0, patience=math.inf)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadAllAvailable() if self._max_rows is None else ReadMaxRows(self._max_rows)
@@ -52,7 +49,7 @@ class StoreStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         with self._open() as store:
-            newest = store.scans().newest(start["sequence"], limit=most, settled_for=self._grace)
+            newest = store.scans().newest(start["sequence"], limit=most)
         return {"sequence": newest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -64,13 +61,3 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def _open(self) -> SqlStore:
         return self._place.open_sql(_ABILITY)
-
-
-def _seconds(value: str | None) -> float:
-    try:
-        seconds = _DEFAULT_GRACE if value is None else float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ConfigurationError(f'the option "grace" is a number of seconds from 0 up, not {value!r}')
-    return seconds

@@ -131,6 +131,13 @@ class Database:
             with self._reader.begin() as connection:
                 return work(connection)
 
+    def read_uncommitted(self, work: Callable[[Connection], Result]) -> Result:
+        """The same, seeing also what others have not committed yet, where `dialect.reads_uncommitted`."""
+        with self.translated("read from"):
+            self._make_schema()
+            with self._reader.execution_options(isolation_level="READ UNCOMMITTED").begin() as connection:
+                return work(connection)
+
     def _can_take_bytes(self, error: DBAPIError) -> bool:
         """Whether this was a text in SQLite that is not UTF-8, and the next try will get it as bytes."""
         if self._takes_bytes or "Could not decode to UTF-8" not in str(error.orig):

@@ -51,6 +51,8 @@ class Dialect:
     drops_partitions = True
     #: Whether a column of texts holds texts, whoever writes to it.
     keeps_types = True
+    #: Whether a transaction may see what others have not committed yet.
+    reads_uncommitted = False
 
     def insert_new(self, table: Table) -> sa.Insert:
         """An insert that leaves out what is there already, by id."""
@@ -150,6 +152,7 @@ class Sqlite(RowByRow):
 class Mysql(RowByRow):
     chunk = 1_000
     drops_partitions = False
+    reads_uncommitted = True
 
     def insert_new(self, table: Table) -> sa.Insert:
         # Not INSERT IGNORE, which would also cut values to size and ignore that.

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 
 from homing.errors import ConfigurationError
-from homing.stores.sql.database import NANOSECONDS, Database, fetch
+from homing.stores.sql.database import Database, fetch
 from homing.stores.sql.rows import PLAIN, READ, beyond_plain
+from homing.stores.sql.settled import PATIENCE, settled
 
 #: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
 WAITING = "waiting"
@@ -96,22 +97,15 @@ class Scans:
         first, last = self._database.read(lambda connection: connection.execute(statement).one())
         return None if first is None else (first, last)
 
-    def newest(self, after: int, *, limit: int | None = None, settled_for: float = 0.0) -> int:
+    def newest(self, after: int, *, limit: int | None = None, patience: float = PATIENCE) -> int:
         """The last sequence number above `after`, or the `limit`th; `after` itself when there is none.
 
-        What was stored less than `settled_for` seconds ago, and all after it, is left for later: another transaction
-        may still bring a lower number.
+        No lower number appears later. Where a transaction that is open may still bring one, only those before it count,
+        and on PostgreSQL, which does not tell what it will bring, none, unless it ends within `patience` seconds.
         """
         c = self._table.c
-        if settled_for:
-            young = self._database.now() - int(settled_for * NANOSECONDS)
-            first_young = sa.select(sa.func.min(c.sequence)).where(c.sequence > after, c.time_created > young)
-            end = self._database.read(lambda connection: connection.execute(first_young).scalar())
-        else:
-            end = None
-        numbers = sa.select(c.sequence).where(c.sequence > after).order_by(c.sequence)
-        if end is not None:
-            numbers = numbers.where(c.sequence < end)
+        upto = settled(self._database, self._table, after, patience)
+        numbers = sa.select(c.sequence).where(c.sequence > after, c.sequence <= upto).order_by(c.sequence)
         if limit is not None:
             numbers = numbers.limit(limit)
         last = sa.select(sa.func.max(numbers.subquery().c.sequence))
