@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from tests.spark.conftest import Numbers
 
 pytestmark = pytest.mark.timeout(300)
 
-LEASE = 4.0
-MESSAGES = 900  # of 20 milliseconds each, by two tasks: twice the lease
+LEASE = 9.0
+MESSAGES = 1_600  # of 20 milliseconds each, by two tasks: never shorter than 16 seconds
 
 
 @pytest.fixture
@@ -58,30 +58,52 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def made(output: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in output.glob("slow-*"))
+
+
 def test_a_job_that_takes_longer_than_its_lease_keeps_it(slowly: Numbers) -> None:
     slowly.stores.store.store_many({"n": n} for n in range(MESSAGES))
-    batch = slowly.batch("run")
+    batch, rival = slowly.batch("run"), slowly.batch("rival")
     assert batch.claim(MESSAGES, LEASE) == MESSAGES
+    lease_ends = time.monotonic() + LEASE
 
-    began = time.monotonic()
-    assert deliver(slowly) == 0
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(deliver, slowly)
+        wait_until(lambda: job.done() or (batch.is_open("deliver.slow") and recorded(slowly) > 0))
+        opened = time.monotonic()
+        wait_until(lambda: time.monotonic() > max(lease_ends, opened + LEASE) + 0.5)
+        assert not job.done()
+        assert batch.is_open("deliver.slow")  # what it may record
+        assert rival.claim(MESSAGES) == 0  # what it holds
+        assert job.result(120) == 0
 
-    assert time.monotonic() - began > LEASE
     assert batch.settle().acknowledged == MESSAGES
 
 
-def test_a_job_that_lost_its_lease_is_cancelled_and_records_nothing_more(slowly: Numbers, output: Path) -> None:
+def test_a_job_whose_step_was_taken_over_records_nothing_more(slowly: Numbers, output: Path) -> None:
     slowly.claim("run", *[{"n": n} for n in range(MESSAGES)])
-    codes: list[int] = []
-    job = threading.Thread(target=lambda: codes.append(deliver(slowly)))
-    job.start()
-    wait_until(lambda: recorded(slowly) > 0)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(deliver, slowly)
+        wait_until(lambda: recorded(slowly) > 0)
+        slowly.stores.ledger.open_step("run", "deliver.slow", 600)
+        known = recorded(slowly)
+        assert job.result(120) == 1
 
-    slowly.stores.ledger.open_step("run", "deliver.slow", 600)  # somebody else takes it over
-    known = recorded(slowly)
-    job.join(120)
-
-    assert codes == [1]
     assert recorded(slowly) == known < MESSAGES
-    made = sum(len(path.read_text().splitlines()) for path in output.glob("slow-*"))
-    assert made < MESSAGES
+    assert made(output) < MESSAGES
+
+
+def test_a_job_that_lost_its_lease_is_cancelled_though_its_tasks_may_still_record(
+    slowly: Numbers, output: Path
+) -> None:
+    slowly.claim("run", *[{"n": n} for n in range(MESSAGES)])
+    taken = slowly.stores.store._table.update().values(lock_token="somebody else")  # noqa: S106
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(deliver, slowly)
+        wait_until(lambda: recorded(slowly) > 0)
+        # Somebody else holds the messages; the step is still this job's, so that no task notices by itself.
+        slowly.stores.store._database.write(lambda connection: connection.execute(taken))
+        assert job.result(120) == 1
+
+    assert made(output) < MESSAGES

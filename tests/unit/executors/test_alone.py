@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.suspects import CRASH
 from homing.delivery.work import LocalFiles, WorkDir
-from homing.spark import app
+from homing.spark import alone, app
 from homing.spark.app import DEAD_LETTER_STORE, STORE
 
 MODULE = """
@@ -191,3 +192,19 @@ def test_a_job_that_is_told_to_end_dies_of_no_message(
     assert not batch.is_open("process")
     settlement = batch.settle()
     assert (settlement.released, settlement.failed) == (1, 0)
+
+
+def test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(stores, {"n": 2})
+
+    class Overtaken(pq.ParquetWriter):  # type: ignore[misc]
+        def close(self) -> None:
+            super().close()
+            stores.ledger.open_step("run", "process", 600)
+
+    monkeypatch.setattr(alone.pq, "ParquetWriter", Overtaken)
+
+    assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
+    assert WorkDir(str(tmp_path / "work"), LocalFiles()).published("run") is None

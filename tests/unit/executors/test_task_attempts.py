@@ -18,6 +18,7 @@ import pytest
 
 from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.ledger import DELIVERED, Entry, Fence
+from homing.spark import recorder as recorder_module
 from homing.spark import steps
 from homing.spark.columns import STORED, to_batch
 from homing.spark.pages import Page
@@ -221,6 +222,33 @@ def test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counte
         recorder.add(Entry("n", "crm", DELIVERED, batch_id="run"))
     entries = ledger.entries(["m", "n"])
     assert [(entries[name]["crm"].deliveries, entries[name]["crm"].attempts) for name in "mn"] == [(1, 1), (1, 1)]
+
+
+class Refusing(SqlLedger):
+    """A ledger that is away once, before anything is written."""
+
+    refused = False
+
+    def record(self, fence: Fence, entries: Any) -> None:
+        rows = list(entries)
+        if rows and not self.refused:
+            self.refused = True
+            raise StoreUnavailableError("the connection broke")
+        super().record(fence, rows)
+
+
+def test_what_could_not_be_recorded_is_recorded_with_what_comes_next(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "SECONDS", 600)  # nobody else flushes
+    ledger = Refusing(store._database, store.name)
+    fence = ledger.open_step("run", "deliver.crm", 600)
+    with Recorder(ledger, fence) as recorder:
+        recorder.add(Entry("m", "crm", DELIVERED, batch_id="run"))
+        with pytest.raises(StoreUnavailableError):
+            recorder._flush()
+        recorder.add(Entry("n", "crm", DELIVERED, batch_id="run"))
+    assert ledger.entries(["m", "n"]).keys() == {"m", "n"}
 
 
 def test_after_a_crash_a_message_that_has_passed_is_no_suspect_any_more(store: SqlStore, url: str, module: Any) -> None:
