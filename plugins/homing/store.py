@@ -76,7 +76,8 @@ class BatchLease:
 
 
 class Store(ABC):
-    """A message store. Instances may be shared between threads, not between processes."""
+    """A message store. Instances may be shared between threads; a forked process starts over with connections of its
+    own."""
 
     #: The name people call this store by, in logs and error texts.
     name: str

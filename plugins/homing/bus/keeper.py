@@ -33,10 +33,14 @@ class LockKeeper:
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
+        self._closed = False
+        self.start_over()
+
+    def start_over(self) -> None:
+        """In a forked process, too: the locks kept so far are the parent's to keep."""
         self._kept: dict[str, _Kept] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closed = False
 
     def keep(self, key: str, lock: str, renew: Callable[[], float], *, lasts: float, waiting: float = 0.0) -> None:
         """Keeps a lock, which lasts for so many seconds from now on, by `renew`, which says the same of its new end.

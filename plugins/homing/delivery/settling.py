@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from homing.delivery import records, suspects
 from homing.delivery.holding import Head, Held, Holding, Row, head_of
@@ -97,12 +98,15 @@ class Settling:
 
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
-        left = 0
-        for held in self._holding.parts():
-            found = self._sort(held)
-            self._finish(held, [head.row_id for head in found.complete])
-            left += len(found.failed) + len(found.untouched)
-        return left
+        return sum(
+            sum(self._holding.ask(held.store, partial(self._acknowledge, held))) for held in self._holding.parts()
+        )
+
+    def _acknowledge(self, held: Held, _store: SqlStore) -> int:
+        """The same for one part."""
+        found = self._sort(held)
+        self._finish(held, [head.row_id for head in found.complete])
+        return len(found.failed) + len(found.untouched)
 
     def completed(self, heads: Collection[Head]) -> Settlement:
         """How many of these messages, held before, are complete by now, and how many of those were dropped."""

@@ -22,6 +22,7 @@ from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
 from homing.bus.rules import copies
+from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableContentError
 from homing.store import EXPIRED
 from homing.stores.sql import SqlStore
@@ -59,6 +60,12 @@ class EmbeddedBroker(Broker):
         self.catalog = Catalog(url)
         self._stores: dict[tuple[str, float], SqlStore] = {}
         self._lock = threading.Lock()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """In a forked process. Whoever opens this bus there by its URL gets another."""
+        self._lock = threading.Lock()
+        self.shared_as = None
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
         from homing.bus.embedded.sending import EmbeddedSendLink
@@ -252,6 +259,15 @@ class EmbeddedBroker(Broker):
 
 _open: dict[tuple[int, str], tuple[EmbeddedBroker, int]] = {}
 _opening = threading.Lock()
+
+
+def _start_over() -> None:
+    global _opening  # noqa: PLW0603 - a forked process has the lock of a thread that it does not have
+    _opening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_over)
 
 
 def open_embedded(url: str) -> EmbeddedBroker:

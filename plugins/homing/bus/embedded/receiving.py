@@ -19,6 +19,7 @@ from homing.bus.entities import Receivable
 from homing.bus.keeper import LockKeeper
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
+from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError
 from homing.stores.sql import SqlStore
 from homing.stores.sql.rows import from_nanoseconds
@@ -45,6 +46,13 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._me = str(uuid.uuid4())
         self._session: str | None = None
         self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """In a forked process, which is another receiver: a session stays the parent's."""
+        self._me = str(uuid.uuid4())
+        self._session = None
+        self._keeper.start_over()
 
     # -- receiving ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
@@ -20,10 +21,11 @@ class ServiceBroker(Broker):
         sdk.connect(connection_string).close()  # refuses what is no connection string, and connects to nothing
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
-        return ServiceSendLink(self._connect(path, retry), path)
+        return ServiceSendLink(partial(self._connect, path, retry), path)
 
     def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink:
-        return ServiceReceiveLink(self._connect(path, options.retry), path, options, dead_lettered=dead_lettered)
+        connect = partial(self._connect, path, options.retry)
+        return ServiceReceiveLink(connect, path, options, dead_lettered=dead_lettered)
 
     def _connect(self, path: str, retry: RetryOptions) -> ServiceBusClient:
         sdk.refuse_other_entity(self._connection_string, path)

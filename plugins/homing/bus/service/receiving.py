@@ -26,6 +26,7 @@ from homing.bus.keeper import LockKeeper
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.bus.service.messages import to_bus
+from homing.calling.forks import leave_to_parent, start_over_after_fork
 from homing.errors import ConfigurationError, NoSuchMessageError, NotInFlightError
 from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
 
@@ -45,17 +46,33 @@ class ServiceReceiveLink(ReceiveLink):
     """
 
     def __init__(
-        self, client: ServiceBusClient, path: str, options: ReceiveOptions, *, dead_lettered: bool = False
+        self,
+        connect: Callable[[], ServiceBusClient],
+        path: str,
+        options: ReceiveOptions,
+        *,
+        dead_lettered: bool = False,
     ) -> None:
-        self._client = client
+        self._connect = connect
         self._path = path
         self._options = options
         self._dead = dead_lettered
         self._locks = options.mode is ReceiveMode.PEEK_LOCK
+        self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
+        self._set_up()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """In a forked process, which connects for itself. What was received before is the parent's to settle."""
+        leave_to_parent(self._client, self._receiver, self._receiving, self._held)
+        self._keeper.start_over()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        self._client = self._connect()
         self._receiver: ServiceBusReceiver | None = None
         self._receiving: Receiving | None = None
         self._held: dict[str, ServiceBusReceivedMessage] = {}
-        self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
         #: A receiver of the SDK is not for two threads: a renewal beside a receive was seen to break both.
         self._turn = threading.Lock()
 

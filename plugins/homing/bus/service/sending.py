@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from azure.servicebus import ServiceBusClient
@@ -10,6 +10,7 @@ from azure.servicebus import ServiceBusClient
 from homing.bus.broker import SendLink
 from homing.bus.message import Message
 from homing.bus.service.messages import to_sdk
+from homing.calling.forks import leave_to_parent, start_over_after_fork
 from homing.errors import NoSuchMessageError, StoreError
 from homing.stores.servicebus.sdk import sender_for, translated
 
@@ -17,10 +18,20 @@ from homing.stores.servicebus.sdk import sender_for, translated
 class ServiceSendLink(SendLink):
     """The service confirms every send before it returns. Many go as one AMQP message: taken whole, or refused."""
 
-    def __init__(self, client: ServiceBusClient, path: str) -> None:
-        self._client = client
-        self._sender = sender_for(client, path)
+    def __init__(self, connect: Callable[[], ServiceBusClient], path: str) -> None:
+        self._connect = connect
         self._path = path
+        self._set_up()
+        start_over_after_fork(self)
+
+    def _set_up(self) -> None:
+        self._client = self._connect()
+        self._sender = sender_for(self._client, self._path)
+
+    def start_over(self) -> None:
+        """In a forked process, which connects for itself."""
+        leave_to_parent(self._client, self._sender)
+        self._set_up()
 
     def send(self, messages: Sequence[Message]) -> None:
         outgoing = [to_sdk(message) for message in messages]

@@ -143,8 +143,8 @@ class Consumer:
         name = self._options.name
         if message_id in self._lost if token is None else token in self._lost:
             raise LeaseLostError(
-                f"the lease on message {message_id} in store {name!r} ran out or went with its connection; "
-                "it is delivered again"
+                f"the lease on message {message_id} in store {name!r} ran out, went with its connection or is another "
+                "process's; it is delivered again unless that one settles it"
             )
         raise NotInFlightError(
             f"message {message_id} was not retrieved from store {name!r} by this consumer, or is finished"
@@ -243,6 +243,14 @@ class Consumer:
         """Sends what is acknowledged; the end of the connection returns the rest to the queue."""
         if self.link.is_open and self.link.epoch == self._epoch:
             self._send_acknowledged()
+
+    def start_over(self) -> None:
+        """In a forked process: what is held is the parent's, whose connection it came through."""
+        self.link.start_over()
+        self._token = new_id()
+        self.drop_lost()
+        self._earliest = math.inf
+        self._got = []
 
     def held_count(self) -> int:
         return len(self._held)

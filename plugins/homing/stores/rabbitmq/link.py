@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ import pika
 from pika import exceptions, frame, spec
 from pika.adapters.select_connection import IOLoop
 
+from homing.calling.forks import hang_up, leave_to_parent
 from homing.errors import ConfigurationError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,14 @@ class Link:
         self._connection: Any = None
         self._channel: Any = None
         self._failure: BaseException | None = None
+
+    def start_over(self) -> None:
+        """In a forked process: the connection is the parent's, and the next is this process's own."""
+        self.lock = RLock()
+        with suppress(Exception):  # none was there, or it was closed before
+            hang_up(self._connection._transport._sock.fileno())  # noqa: SLF001 - pika tells by no other way
+        leave_to_parent(self._connection, self._channel, self._loop)
+        self._connection = self._channel = self._loop = self._failure = None
 
     @property
     def is_open(self) -> bool:

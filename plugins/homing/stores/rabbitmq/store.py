@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import Any
 
 from homing import store as contract
+from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, StoreError, UnreadableMessageError
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
 from homing.store import BatchLease, Store
@@ -62,6 +63,14 @@ class RabbitStore(Store):
         self._keeper: Keeper | None = None
         self._dead_queue = dead_queue(self.name)
         self._holds_the_dead = self._dead_queue == self.name
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """In a forked process, which opens connections of its own. What was retrieved before is the parent's to settle:
+        here that raises LeaseLostError."""
+        self._keeper = None
+        self._publisher.link.start_over()
+        self._consumer.start_over()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 

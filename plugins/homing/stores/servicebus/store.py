@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender, ServiceBusSubQueue
 
 from homing import store as contract
+from homing.calling.forks import leave_to_parent, start_over_after_fork
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -68,16 +70,28 @@ class ServiceBusStore(Store):
     def __init__(self, connection_string: str, options: Options) -> None:
         self.name = options.name if options.subscription is None else f"{options.name}/{options.subscription}"
         self._options = options
-        self._client = sdk.connect(
-            connection_string, retry_total=options.retries, retry_backoff_factor=options.retry_delay
+        self._connect = partial(
+            sdk.connect, connection_string, retry_total=options.retries, retry_backoff_factor=options.retry_delay
         )
+        self._held: dict[str, Held] = {}
+        self._lost: OrderedDict[str, None] = OrderedDict()
+        self._set_up()
+        start_over_after_fork(self)
+
+    def _set_up(self) -> None:
+        self._client = self._connect()
         self._lock = threading.RLock()
         self._sender: ServiceBusSender | None = None
         self._receivers: dict[bool, ServiceBusReceiver] = {}
         self._receiving: sdk.Receiving | None = None
-        self._held: dict[str, Held] = {}
-        self._lost: OrderedDict[str, None] = OrderedDict()
         self._keeper: Keeper | None = None
+
+    def start_over(self) -> None:
+        """In a forked process, which connects for itself. What was retrieved before is the parent's to settle: here
+        that raises LeaseLostError."""
+        leave_to_parent(self._client, self._sender, self._receivers, self._receiving)
+        self._set_up()
+        self._lose([*self._held])
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -255,7 +269,9 @@ class ServiceBusStore(Store):
         if held is not None and held.deadline > time.monotonic():
             return held
         if held is not None or token in self._lost or message_id in self._lost:
-            raise LeaseLostError(f"the lease on message {message_id} of store {self.name!r} ran out")
+            raise LeaseLostError(
+                f"the lease on message {message_id} of store {self.name!r} ran out, or is another process's"
+            )
         raise NotInFlightError(
             f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from homing.store import CRASHED, EXPIRED
 from homing.stores.sql.claimed import Claimed
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.finding import Finder, Wanted
+from homing.stores.sql.leases import new_token
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import FRESH_ROW, NEEDED
 from homing.stores.sql.statements import Statements
@@ -39,7 +39,7 @@ class Claims:
     def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
         """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
         now = self._database.now()
-        claimed = Claimed(str(uuid.uuid4()))
+        claimed = Claimed(new_token(now))
         if wanted.batch_id is None:
             self._claim_new(connection, wanted, claimed, now)
             return claimed

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,11 +19,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 
+from homing.calling.forks import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
 from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TableMissingError
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
-from homing.stores.sql.engine import READING, make_engine
+from homing.stores.sql.engine import READING, descriptor_of, make_engine
+from homing.stores.sql.gate import Gate
 from homing.stores.sql.outages import asks_again, is_away, is_missing_table
 from homing.stores.sql.schema import NowInNanoseconds
 
@@ -60,9 +63,8 @@ class Database:
         # Whoever only reads loses nothing.
         self._relaxed = durability == RELAXED or read_only
         self._make_engine = partial(make_engine, url, read_only=read_only, relaxed=self._relaxed)
-        self._engine = self._make_engine(timeout=timeout)
+        self._timeout = timeout
         self._read_only = read_only
-        self._reader = self._engine.execution_options(**{READING: True})
         self._name = name
         self._missing: list[Table] = []
         self._lock = threading.Lock()
@@ -71,9 +73,53 @@ class Database:
         #: How far the database's clock is ahead of ours; None until it is measured.
         self._skew: int | None = None if self._measures else 0
         self._takes_bytes = False
-        if url.get_backend_name() == "sqlite":
-            sqlalchemy.event.listen(self._engine, "connect", self._set_up_text)
         self.dialect: Dialect = DIALECTS[url.get_backend_name()]
+        self._gate = None if self.dialect.locks_rows else Gate()
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._set_up_engine()
+        if self._gate is None:
+            start_over_after_fork(self)
+        else:
+            let_go_before_fork(self)
+
+    def _set_up_engine(self) -> None:
+        self._engine = self._make_engine(timeout=self._timeout)
+        self._reader = self._engine.execution_options(**{READING: True})
+        sqlalchemy.event.listen(self._engine, "connect", self._set_up_text if self._gate else self._remember)
+
+    # -- in a process that forks -------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """SQLite's connections are closed before the process forks; see Gate."""
+        assert self._gate is not None, "only SQLite lets go"
+        if self._gate.shut(2 * self._timeout):
+            self._engine.dispose()
+
+    def go_on(self) -> None:
+        assert self._gate is not None, "only SQLite lets go"
+        self._gate.open()
+
+    def start_over(self) -> None:
+        """In the forked process: connections of its own. Leases are the database's, and whoever has their tokens may
+        settle them here as well."""
+        self._lock = threading.Lock()
+        for connection in list(self._connections):
+            with suppress(Exception):  # it was closed before
+                hang_up(descriptor_of(connection))
+        leave_to_parent(self._engine, *self._connections)
+        self._connections = weakref.WeakSet()
+        if self._gate is not None:
+            self._gate.start_over()
+        self._set_up_engine()
+
+    def _remember(self, connection: Any, _record: Any) -> None:
+        self._connections.add(connection)
+
+    def _inside(self) -> AbstractContextManager[None]:
+        """Where transactions are."""
+        return nullcontext() if self._gate is None else self._gate.inside()
+
+    # -- time --------------------------------------------------------------------------------------------------
 
     def now(self) -> int:
         """The time all consumers of this database agree on: the database's own, where it is another machine's."""
@@ -101,7 +147,7 @@ class Database:
         `work` may run again: after a deadlock, once when the connection turned out to be lost before the commit, and
         once when it came upon a text that is none.
         """
-        with self.translated("write to"):
+        with self.translated("write to"), self._inside():
             self._make_schema()
             for attempt in range(_TRIES):
                 ready_to_commit = False
@@ -120,7 +166,7 @@ class Database:
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` in a transaction that only reads and holds nobody up."""
-        with self.translated("read from"):
+        with self.translated("read from"), self._inside():
             self._make_schema()
             try:
                 with self._reader.begin() as connection:

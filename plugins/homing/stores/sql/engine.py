@@ -67,6 +67,12 @@ def make_engine(url: URL, *, timeout: float | None, relaxed: bool = False, read_
     return engine
 
 
+def descriptor_of(connection: Any) -> int:
+    """The file descriptor of a driver's connection to a server."""
+    pgconn = getattr(connection, "pgconn", None)
+    return int(connection._sock.fileno() if pgconn is None else pgconn.socket)  # noqa: SLF001 - it tells by no other way
+
+
 def _connect_args(url: URL, backend: str, timeout: float | None) -> dict[str, Any]:
     """What the driver is told, unless the URL says otherwise."""
     if backend == "sqlite":

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
+from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
 from homing.message import ACKNOWLEDGED, Headers, Message
 from homing.store import BatchLease, Store
@@ -40,6 +41,7 @@ from homing.stores.sql.properties import (
 from homing.stores.sql.scans import Scans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
 from homing.stores.sql.settlements import Held, Known, Settlements
+from homing.stores.sql.strays import Strays
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp, notify
 
@@ -107,10 +109,18 @@ class SqlStore(Store):
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
         self._views = Views(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, archive)
+        self._strays = Strays(self._database, self._table, name)
         self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """In a forked process. What was retrieved before may be settled there too, by its id as well: the lease is the
+        database's, and of two who settle the second is refused."""
+        self._wake_up.start_over()
+        self._rate = RateLimit()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -256,6 +266,7 @@ class SqlStore(Store):
 
     def has_due(self) -> bool:
         """Whether a message can be claimed now, by anybody."""
+        self._bring_back_strays()
         return self._views.has_due()
 
     def wait(self, timeout: float) -> bool:
@@ -406,6 +417,7 @@ class SqlStore(Store):
 
     def _claim(self, wanted: Wanted) -> Claimed:
         properties = self._live.current()
+        self._bring_back_strays()
         rate = properties.rate if wanted.ids is None else 0.0
         allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")
         # What a batch has already is no new message, and to find none of it would mean that it is complete.
@@ -422,8 +434,13 @@ class SqlStore(Store):
             self.purge()
         return claimed
 
+    def _bring_back_strays(self) -> None:
+        if not self._options.read_only:
+            self._strays.bring_back(self._live.current())
+
     def _next_due(self) -> int | None:
         """When this consumer can claim something, or could; None when nothing waits."""
+        self._bring_back_strays()
         due, pause = self._views.next_due(), self._rate.pause(self._live.current().rate)
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 

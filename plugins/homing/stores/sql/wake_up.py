@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from homing.errors import StoreError
+from homing.calling.forks import leave_to_parent
+from homing.errors import StoreError, StoreUnavailableError
 from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.durability import PLEDGE
 
@@ -42,6 +43,12 @@ class WakeUp:
         self._lock = threading.Lock()
         self._listener: Any = None
 
+    def start_over(self) -> None:
+        """In a forked process: who listens is the parent."""
+        self._lock = threading.Lock()
+        leave_to_parent(self._listener)
+        self._listener = None
+
     def wait(self, timeout: float, *, listens: bool) -> bool:
         deadline = time.monotonic() + timeout
         listening = listens and self._lock.acquire(blocking=False)
@@ -71,9 +78,13 @@ class WakeUp:
     def _listen(self) -> None:
         if self._listener is None:
             listener = self._database.connect_apart()
-            driver: Any = listener.dbapi_connection
-            driver.autocommit = True
-            driver.execute(f'LISTEN "{self._channel}"')
+            try:
+                driver: Any = listener.dbapi_connection
+                driver.autocommit = True
+                driver.execute(f'LISTEN "{self._channel}"')
+            except Exception as error:  # the driver's own errors, which this layer does not import
+                listener.close()
+                raise StoreUnavailableError(f"cannot listen on {self._channel}: {error}") from error
             self._listener = listener
 
     def _pause(self, seconds: float, listening: bool) -> None:
