@@ -14,6 +14,7 @@ from chaos.story import lines
 from chaos.subjects import Subject
 
 _PATIENCE = 180.0  # seconds for everybody to begin
+_AT_LAST = 900.0  # seconds for everybody to come to an end, however slowly
 _FIRST = 20  # messages on their way before the first harm
 
 
@@ -41,12 +42,17 @@ def run(name: str, subject: Subject, seconds: float, seed: int, only: tuple[str,
 
 
 def settle(subject: Subject, destination: Destination, nemesis: Nemesis, seconds: float) -> Report:
-    """Waits until every accepted message is somewhere; the last report, good or not."""
-    folder, until = subject.folder, time.monotonic() + subject.patience
-    inspector = Inspector(subject)
+    """Waits until every accepted message is somewhere; the last report, good or not.
+
+    As long as there are fewer and fewer in the stores, nobody is stuck: the machine may have much else to do.
+    """
+    folder, until, at_last = subject.folder, time.monotonic() + subject.patience, time.monotonic() + _AT_LAST
+    inspector, fewest = Inspector(subject), float("inf")
     while True:
         subject.keep_running()
         stuck = inspector.still_there()
+        if len(stuck) < fewest:
+            fewest, until = len(stuck), min(time.monotonic() + subject.patience, at_last)
         # What goes from one store to the other meanwhile is in both for a moment, never in none.
         letters = [] if stuck and time.monotonic() < until else inspector.letters()
         story = destination.book.read()

@@ -153,7 +153,7 @@ class Subject:
     def _environment(self) -> dict[str, str]:
         stores = {SOURCE: self.source or self.store, STORE: self.store, DEAD_LETTERS: self.dead}
         # A run has tasks to start: who delivers so is sent fewer messages than a listener.
-        pause = self.pause or (0.02 if self.traits.listens else 0.1)
+        pause = self.pause or (0.02 if self.traits.listens else 0.2)
         ours = {FOLDER: str(self.folder), "HOMING_CHAOS_TAKES": str(self.takes), "HOMING_CHAOS_PAUSE": str(pause)}
         return {**os.environ, "PYTHONPATH": PYTHONPATH, **stores, **ours}
 
