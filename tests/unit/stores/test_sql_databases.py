@@ -309,6 +309,26 @@ def test_a_consumer_whose_clock_is_wrong_does_not_take_what_others_hold(database
 
 
 @pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_meanwhile_changes_no_time(
+    database: str, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if database.startswith("sqlite"):
+        pytest.skip("consumers of SQLite share one machine's clock")
+    right, set_by = time.time_ns, 0
+    monkeypatch.setattr(time, "time_ns", lambda: right() + set_by)
+    with opened(database) as producer, opened(database) as store:
+        producer.store("a", id="a")
+        assert [message.id for message in store.claim(1, lease=60)] == ["a"]
+        set_by = hours * 3600 * SECOND
+
+        assert producer.retrieve() is None
+        producer.store("b", id="b")
+
+        set_by = 0
+        assert [message.id for message in store.claim(2)] == ["b"]
+
+
+@pytest.mark.parametrize("hours", [1, -1])
 def test_the_first_call_of_a_consumer_whose_clock_is_wrong_goes_by_the_databases(database: str, hours: int) -> None:
     if database.startswith("sqlite"):
         pytest.skip("consumers of SQLite share one machine's clock")

@@ -70,8 +70,10 @@ class Database:
         self._lock = threading.Lock()
         self._clock = clock or time.time_ns
         self._measures = url.get_backend_name() != "sqlite"  # whose clock is that of this machine
-        #: How far the database's clock is ahead of ours; None until it is measured.
-        self._skew: int | None = None if self._measures else 0
+        # What counts the time from one look at the database's clock to the next: nobody sets it.
+        self._ticks = clock or (time.monotonic_ns if self._measures else time.time_ns)
+        #: How far the database's clock is ahead of that; None until it is measured.
+        self._ahead: int | None = None if self._measures else 0
         self._takes_bytes = False
         self.dialect: Dialect = DIALECTS[url.get_backend_name()]
         self._gate = None if self.dialect.locks_rows else Gate()
@@ -123,19 +125,18 @@ class Database:
 
     def now(self) -> int:
         """The time all consumers of this database agree on: the database's own, where it is another machine's."""
-        if self._skew is None:
+        if self._ahead is None:
             self.read(self.measure_clock)
-        return self._clock() + (self._skew or 0)
+        return self._ticks() + (self._ahead or 0)
 
     def measure_clock(self, connection: Connection) -> None:
         """Compares the database's clock with this machine's."""
         if not self._measures:
-            self._skew = 0
             return
-        before = self._clock()
+        before, began = self._clock(), self._ticks()
         theirs = int(connection.execute(sqlalchemy.select(NowInNanoseconds())).scalar_one())
-        skew = theirs - (before + self._clock()) // 2
-        self._skew = skew if abs(skew) > _TOLERATED_SKEW else 0
+        ours, ticks = (before + self._clock()) // 2, (began + self._ticks()) // 2
+        self._ahead = (theirs if abs(theirs - ours) > _TOLERATED_SKEW else ours) - ticks
 
     def require(self, *tables: Table) -> None:
         """These tables are made, where they are missing, before the next transaction."""
