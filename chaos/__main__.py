@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import random
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -17,7 +16,7 @@ import pytest
 from chaos.checker import Report, table
 from chaos.kinds import KINDS
 from chaos.matrix import harms_of
-from chaos.run import run
+from chaos.run import over, run
 
 #: So many seconds are enough to do every harm to every subject.
 THOROUGH = 600.0
@@ -38,6 +37,9 @@ def _run_lane(names: list[str], seconds: float, seed: int, only: tuple[str, ...]
     """What cannot be run has failed; the next comes."""
     reports, shares = dict[str, Report](), sum(KINDS[name].share for name in names)
     for name in names:
+        if over.is_set():
+            reports[name] = Report(error="it was told to end")
+            continue
         kind = KINDS[name]
         with tempfile.TemporaryDirectory(prefix="homing-chaos-", ignore_cleanup_errors=True) as folder:
             try:
@@ -85,7 +87,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: over.set())  # so that what was started is ended
     asked = "" if len(names) == len(KINDS) else f' SUBJECTS="{arguments.subjects}"'
     again = f"make chaos DURATION={arguments.duration:.0f} SEED={seed}{asked}"
     print(f"seed {seed}; again: {again}", flush=True)
@@ -93,7 +95,7 @@ def main() -> int:
     reports = run_all(names, arguments.duration, seed, only)
     print(table(reports))
     print(f"{time.monotonic() - began:.0f} s in all")
-    if not all(report.good for report in reports.values()):
+    if over.is_set() or not all(report.good for report in reports.values()):
         print(f"seed {seed}; again: {again}")
         return 1
     return 0

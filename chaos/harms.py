@@ -45,6 +45,8 @@ class Harms:
     def __init__(self, subject: Subject, destination: Destination, say: Callable[[str], None]) -> None:
         self._subject, self._destination, self._say = subject, destination, say
         self._alive: list[Victim] = []
+        # Where tasks have to be started, it takes them a while to meet what is in their way.
+        self._long = _PATIENCE * (6 if subject.on_spark else 2)
         made = {harm.name: harm for harm in self._kinds()}
         self.all = [made[name] for name in harms_of(subject.traits)]
 
@@ -206,7 +208,7 @@ class Harms:
         try:
             self._fill(filler)
             until = time.monotonic() + subject.spell
-            hit = _wait(lambda: self._fill(filler) and subject.said(_NO_SPACE, mark), 2 * _PATIENCE)
+            hit = _wait(lambda: self._fill(filler) and subject.said(_NO_SPACE, mark), self._long)
             time.sleep(max(0, until - time.monotonic()))
         finally:
             filler.unlink()
@@ -234,7 +236,7 @@ class Harms:
         work.rename(away)
         work.touch()
         try:
-            hit = _wait(lambda: subject.said(_NO_FOLDER, mark), 2 * _PATIENCE)
+            hit = _wait(lambda: subject.said(_NO_FOLDER, mark), self._long)
             time.sleep(1)
         finally:
             work.unlink()

@@ -87,4 +87,6 @@ class Nemesis:
         """
         if self._subject.on_spark and any(harm.in_burst for harm, _ in self._hand) and self._destination.is_busy():
             return
-        time.sleep(self._rests.uniform(0.1, 1) * min(self._subject.calm, max(left, 0) / (2 * self.to_do + 1)))
+        calm = self._subject.calm
+        # In overtime, too, there is to be somebody at work whom a harm can hit.
+        time.sleep(self._rests.uniform(0.1, 1) * min(calm, max(left / (2 * self.to_do + 1), calm / 4)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,9 @@ from chaos.inspection import Inspector
 from chaos.nemesis import Nemesis
 from chaos.story import lines
 from chaos.subjects import Subject
+
+#: Set by whoever wants all runs to end now, and what they have started to be ended.
+over = threading.Event()
 
 _PATIENCE = 180.0  # seconds for everybody to begin
 _AT_LAST = 900.0  # seconds for everybody to come to an end, however slowly
@@ -30,7 +34,7 @@ def run(name: str, subject: Subject, seconds: float, seed: int, only: tuple[str,
         _wait_until(lambda: destination.is_busy() and len(lines(subject.folder / "accepted")) > _FIRST)
         began = time.monotonic()
         until, at_last = began + seconds, began + 2 * seconds + subject.patience
-        while time.monotonic() < (at_last if nemesis.to_do else until):
+        while time.monotonic() < (at_last if nemesis.to_do else until) and not over.is_set():
             nemesis.strike()
             subject.keep_running()
             nemesis.rest(until - time.monotonic())
@@ -72,14 +76,14 @@ def settle(subject: Subject, destination: Destination, nemesis: Nemesis, seconds
             missed=nemesis.missed,
             seconds=seconds,
         )
-        if not (report.lost or report.stuck) or time.monotonic() > until:
+        if not (report.lost or report.stuck) or time.monotonic() > until or over.is_set():
             return report
         time.sleep(subject.spell / 6)
 
 
 def _wait_until(begun: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while not begun() and time.monotonic() < deadline:
+    while not begun() and time.monotonic() < deadline and not over.is_set():
         time.sleep(0.1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -173,20 +172,9 @@ class AirflowSubject(Subject):
                 found.append(Victim("Airflow task", pid))
         return [*super().victims(), *found]
 
-    def mark(self) -> int:
-        return sum(path.stat().st_size for path in self._logs())
-
-    def said(self, pattern: str, since: int) -> bool:
-        """Whether this is in a log that has grown since then."""
-        return self.mark() > since and any(re.search(pattern, text) for text in self._newest())
-
     def _logs(self) -> list[Path]:
         assert self.airflow is not None
-        return [path for path in (self.airflow.home / "logs").rglob("*.log") if path.is_file()]
-
-    def _newest(self) -> Iterator[str]:
-        newest = sorted(self._logs(), key=lambda path: path.stat().st_mtime)[-5:]
-        return (path.read_text(errors="replace") for path in newest)
+        return [*super()._logs(), *(path for path in (self.airflow.home / "logs").rglob("*.log") if path.is_file())]
 
 
 # -- making them -----------------------------------------------------------------------------------------------

@@ -176,16 +176,16 @@ class Subject:
 
     # -- what it says ------------------------------------------------------------------------------------------
 
-    def mark(self) -> int:
-        """Where its log ends now."""
-        log = self.folder / "log"
-        return log.stat().st_size if log.exists() else 0
+    def mark(self) -> Mapping[Path, int]:
+        """Where its logs end now."""
+        return {log: log.stat().st_size for log in self._logs()}
 
-    def said(self, pattern: str, since: int) -> bool:
+    def said(self, pattern: str, since: Mapping[Path, int]) -> bool:
         """Whether this was said since then."""
-        with (self.folder / "log").open("rb") as log:
-            log.seek(since)
-            return re.search(pattern, log.read().decode(errors="replace")) is not None
+        return any(re.search(pattern, _read(log, since.get(log, 0))) for log in self._logs())
+
+    def _logs(self) -> list[Path]:
+        return [log for log in [self.folder / "log"] if log.exists()]
 
     # -- its stores --------------------------------------------------------------------------------------------
 
@@ -216,6 +216,12 @@ def urls(database: str) -> tuple[str, str]:
     """The store and the dead-letter store in this database, with leases as short as those that workers ask for."""
     options = f"ack_wait={LEASE:g}"
     return f"{database}?store=orders&{options}", f"{database}?store=orders_dead&{options}"
+
+
+def _read(log: Path, since: int) -> str:
+    with log.open("rb") as file:
+        file.seek(since)
+        return file.read().decode(errors="replace")
 
 
 def role_of(name: str) -> str:
