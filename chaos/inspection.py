@@ -75,7 +75,7 @@ class Inspector:
             with store.sibling(f"{store.name}_failures") as failures:
                 failures.count()  # makes the table that a listener does without
                 for each in (store, failures):
-                    yield from (one for one, state, _ in each.states() if state in _UNFINISHED)
+                    yield from (one.rpartition("/")[2] for one, state, _ in each.states() if state in _UNFINISHED)
 
     def _in_bus(self) -> list[str]:
         broker = open_embedded(self._subject.source.removeprefix("bus:"))

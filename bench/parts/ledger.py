@@ -17,6 +17,7 @@ from bench.rounds import Case, Comparison, rows, take_turns
 from bench.scale import Scale
 from bench.services import Services
 from homing.ledger import Fence, Known, Ledger
+from homing.message import MessageRef
 from homing.spark import steps
 from homing.spark.columns import PROCESSED, to_batch
 from homing.stores import open_store
@@ -43,17 +44,14 @@ class NoLedger(Ledger):
     def known(self, message_ids: Any) -> Known:
         return {}
 
-    def unfinished(self, batch_id: str) -> list[str]:
+    def unfinished(self, batch_id: str) -> list[MessageRef]:
         return []
 
-    def of_batch(self, batch_id: str, limit: int) -> list[str]:
+    def of_batch(self, batch_id: str, limit: int) -> list[MessageRef]:
         return []
 
     def left_open(self, run_id: str) -> list[str]:
         return []
-
-    def failed_in(self, run_id: str, message_ids: Any) -> set[str]:
-        return set()
 
     def is_open(self, run_id: str, step: str) -> bool:
         return False

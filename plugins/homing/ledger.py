@@ -1,7 +1,7 @@
 """The delivery ledger: one row per (message, destination flow), written as deliveries happen.
 
-A message is known by its id and its `life`: its sequence number. An id may come again once the store has forgotten it,
-while the earlier message of that id still waits after its failure; neither says anything of the other.
+A message is known by its `MessageRef`. Its id may come again once the store has forgotten it, while the earlier message
+of that id still waits after its failure; neither says anything of the other.
 
 What is done stays done: no later record turns a delivered row back. Every record is fenced: the step of the batch must
 still belong to the writer, so that a process somebody believed dead stops at its next chunk.
@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from homing.message import MessageRef
 
 # States of a ledger row.
 DELIVERED = "delivered"
@@ -32,7 +34,7 @@ PART = "part/"
 class Entry(NamedTuple):
     """What happened to one message in one flow. A tuple, because every delivery makes some of them."""
 
-    message_id: str
+    ref: MessageRef
     flow: str
     state: str
     destination: str = ""
@@ -42,23 +44,25 @@ class Entry(NamedTuple):
     snapshot: Mapping[str, Any] | None = None
     #: The batch the message belongs to, which a replay does not change.
     batch_id: str = ""
-    #: Which message of that id: its sequence number.
-    life: int = 0
     #: How many times it was delivered; more than one is a duplicate.
     deliveries: int = 0
-    #: When it happened, in Unix nanoseconds; 0 for when it is recorded. An attempt that is recorded a second time,
+    #: When it happened last, in Unix nanoseconds; 0 for when it is recorded. An attempt that is recorded a second time,
     #: because nobody could say whether the first was committed, is known by it and counted once.
     at: int = 0
     #: The run that recorded it last. Told by the ledger, not to it.
     run_id: str = ""
 
     @property
+    def message_id(self) -> str:
+        return self.ref.id
+
+    @property
     def done(self) -> bool:
         return self.state in DONE_STATES
 
 
-#: The entries of some messages: message id and life -> flow -> entry.
-Known = dict[tuple[str, int], dict[str, Entry]]
+#: The entries of some messages: which message -> flow -> entry.
+Known = dict[MessageRef, dict[str, Entry]]
 
 
 @dataclass(frozen=True)
@@ -109,20 +113,16 @@ class Ledger(ABC):
 
     def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
         """The rows of the last message of each of these ids, for people to look at: message id -> flow -> entry."""
-        in_order = sorted(self.known(message_ids).items(), key=lambda item: item[0][1])
-        return {message_id: flows for (message_id, _), flows in in_order}
+        known = self.known(message_ids)
+        return {ref.id: known[ref] for ref in in_order(known)}
 
     @abstractmethod
-    def unfinished(self, batch_id: str) -> list[str]:
-        """The ids of the batch's messages that have a failed row."""
+    def unfinished(self, batch_id: str) -> list[MessageRef]:
+        """The batch's messages that have a failed row."""
 
     @abstractmethod
-    def of_batch(self, batch_id: str, limit: int) -> list[str]:
-        """The ids of the batch's messages that have any row, `limit` at most."""
-
-    @abstractmethod
-    def failed_in(self, run_id: str, message_ids: Iterable[str]) -> set[str]:
-        """Those of these messages whose latest failure was recorded by this run."""
+    def of_batch(self, batch_id: str, limit: int) -> list[MessageRef]:
+        """The batch's messages that have any row, `limit` at most."""
 
     @abstractmethod
     def left_open(self, run_id: str) -> list[str]:
@@ -131,3 +131,11 @@ class Ledger(ABC):
     @abstractmethod
     def close_steps(self, run_id: str) -> None:
         """Ends the right of every step of this run to record: whatever still runs for it stops at its next chunk."""
+
+
+def in_order(known: Known) -> list[MessageRef]:
+    """These messages in the order in which they came, those of the table that was written of last at the end."""
+    latest: dict[str, int] = {}
+    for ref, flows in known.items():
+        latest[ref.table_id] = max(latest.get(ref.table_id, 0), *(entry.at for entry in flows.values()))
+    return sorted(known, key=lambda ref: (latest[ref.table_id], ref.sequence))

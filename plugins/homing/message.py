@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,6 +33,9 @@ JSON = "json"
 BASE64 = "base64"
 
 _PLAIN = frozenset({bool, int, type(None)})
+_MAX_NAME = 255
+_IDENTITY = re.compile("[0-9a-f]{16}")
+_NAME = re.compile(rf"({_IDENTITY.pattern})-(\d{{1,19}})/(.+)", re.DOTALL)
 _decode_json = msgspec.json.decode
 
 
@@ -68,6 +73,41 @@ class Message:
     def payload(self) -> Any:
         """The content, by its other name."""
         return self.content
+
+
+class MessageRef(NamedTuple):
+    """Which message, anywhere and for ever: the identity of the table that took it in, its number there, and the id
+    that people know it by. An id may come again, and a table be made anew; the three together are of one message.
+
+    What was taken in before tables had identities has the identity "".
+    """
+
+    table_id: str
+    sequence: int
+    id: str
+
+    @property
+    def name(self) -> str:
+        """The reference as one text, of no more characters than an id may have, and of one message only."""
+        if not self.table_id and not _NAME.fullmatch(self.id):
+            return self.id
+        return f"{self.table_id}-{self.sequence}/{self.id}"[:_MAX_NAME]
+
+    @classmethod
+    def of(cls, table_id: Any, sequence: int, id: str) -> MessageRef:
+        """The same of what a row says; people who write into tables may have written anything for an identity."""
+        return cls(_identity(table_id), sequence, id)
+
+    @classmethod
+    def of_name(cls, name: str) -> MessageRef | None:
+        """The reference that has this name, or might have; None for a text that is no such name."""
+        found = _NAME.fullmatch(name)
+        return None if found is None else cls(found[1], int(found[2]), found[3])
+
+
+@lru_cache(maxsize=1024)
+def _identity(written: Any) -> str:
+    return written if isinstance(written, str) and _IDENTITY.fullmatch(written) else ""
 
 
 class Encoded(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from homing.delivery import Batch, PipelineStores, records
-from homing.ledger import DELIVERED, FAILED, Entry
+from homing.ledger import DELIVERED, FAILED
 
 FLOWS = ("lake", "crm")
 ERROR = {"type": "E", "message": "m", "handler": "crm", "stack": "", "attempt": 1}
@@ -19,20 +19,20 @@ def fill(stores: PipelineStores, mark: str) -> set[str]:
     fence = stores.ledger.open_step(batch.run_id, "step", 60)
     for head in batch.heads():
         state = DELIVERED if head.message_id in (ids["finished"],) else FAILED
-        about = {"batch_id": head.batch_id, "life": head.life}
-        stores.ledger.record(fence, [Entry(head.message_id, "lake", DELIVERED, **about)])
-        stores.ledger.record(fence, [Entry(head.message_id, "crm", state, error=ERROR, **about)])
+        stores.ledger.record(fence, [head.entry("lake", DELIVERED), head.entry("crm", state, error=ERROR)])
     batch.settle()
     replay = Batch(stores, f"replay {batch.run_id}", FLOWS)
     replay.reclaim([ids["dead"]])
     fence = stores.ledger.open_step(replay.run_id, "step", 60)
-    stores.ledger.record(fence, [Entry(ids["dead"], "crm", FAILED, error=ERROR, batch_id=batch.run_id)])
+    stores.ledger.record(fence, [head.entry("crm", FAILED, error=ERROR) for head in replay.heads()])
     replay.finish_replay()
     return {*ids.values(), stores.store.store({"n": 1}, id=f"waits {mark}")}
 
 
 def still_there(stores: PipelineStores, ids: set[str]) -> set[str]:
     """Which of these messages wait, for their delivery or for a replay, or are dead letters."""
-    letters = {records.dead_letter_id(stores.store.name, one): one for one in ids}
+    names = {ref.name: one for one, _, ref in stores.store.states(ids)}
+    letters = {records.dead_letter_id(stores.store.name, name): one for name, one in names.items()}
     dead = {letters[letter] for letter in stores.dead_letters.present(letters)}
-    return stores.store.present(ids) | stores.failures.present(ids) | dead
+    failed = {names[name] for name in stores.failures.present(names)}
+    return stores.store.present(ids) | failed | dead

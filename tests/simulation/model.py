@@ -12,7 +12,7 @@ from typing import Any
 
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.ledger import DELIVERED, FAILED, PROCESSED, Entry, Fence, Known
-from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, Message
+from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, Message, MessageRef
 from homing.store import CRASHED, BatchLease
 from homing.stores.sql import rows
 from homing.stores.sql.properties import Properties
@@ -22,7 +22,7 @@ NANOSECONDS = 1_000_000_000
 Row = dict[str, Any]
 
 _BLANK: Row = {column.name: None for column in messages_table("any").columns}
-_BLANK.update(priority=0, epoch=0, crashes=0)
+_BLANK.update(priority=0, epoch=0, crashes=0, table_id="0123456789abcdef")
 _TOKENS = count(1)
 
 
@@ -137,6 +137,11 @@ class ModelStore:
         for one in ids:
             del self._rows[one]
 
+    def forget_finished(self, ids: Collection[str]) -> None:
+        for one in ids:
+            if one in self._rows and self._rows[one]["time_acked"] is not None:
+                del self._rows[one]
+
     def dead_messages(self) -> list[Row]:
         return [dict(row) for row in self._rows.values() if row["time_dead"] is not None]
 
@@ -158,11 +163,14 @@ class ModelStore:
         found = [row for row in self._rows.values() if row["time_next"] is not None and row["time_next"] <= since]
         return [row["id"] for row in sorted(found, key=lambda row: row["time_next"])]
 
-    def states(self) -> Iterator[tuple[str, str, int]]:
+    def states(self, ids: Collection[str] | None = None) -> Iterator[tuple[str, str, MessageRef]]:
         for row in sorted(self._rows.values(), key=lambda row: row["sequence"]):
+            if ids is not None and row["id"] not in ids:
+                continue
             due = row["time_next"] is not None and row["time_next"] <= self._clock()
             dead = DEAD if row["time_dead"] is not None else (AVAILABLE if due else LEASED)
-            yield row["id"], ACKNOWLEDGED if row["time_acked"] is not None else dead, row["sequence"]
+            ref = MessageRef(row["table_id"], row["sequence"], row["id"])
+            yield row["id"], ACKNOWLEDGED if row["time_acked"] is not None else dead, ref
 
     def browse(self, limit: int, *, ids: Collection[str] | None = None) -> list[Message]:
         found = [row for row in self._rows.values() if ids is None or row["id"] in ids]
@@ -221,19 +229,19 @@ class ModelLedger:
 
     def known(self, message_ids: Iterable[str]) -> Known:
         wanted = set(message_ids)
-        return {key: dict(flows) for key, flows in self._known.items() if key[0] in wanted}
+        return {key: dict(flows) for key, flows in self._known.items() if key.id in wanted}
 
-    def unfinished(self, batch_id: str) -> list[str]:
+    def unfinished(self, batch_id: str) -> list[MessageRef]:
         return sorted(
             {
-                message_id
-                for (message_id, _), flows in self._known.items()
+                ref
+                for ref, flows in self._known.items()
                 if any(entry.batch_id == batch_id and entry.state == FAILED for entry in flows.values())
             }
         )
 
     def _add(self, new: Entry) -> None:
-        flows = self._known.setdefault((new.message_id, new.life), {})
+        flows = self._known.setdefault(new.ref, {})
         old = flows.get(new.flow)
         if old is None:
             flows[new.flow] = new

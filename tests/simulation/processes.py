@@ -12,7 +12,7 @@ from typing import Any
 from homing.delivery import Batch, PipelineStores, records
 from homing.errors import StoreError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence
-from homing.message import JSON, decode, encode_json
+from homing.message import JSON, MessageRef, decode, encode_json
 from tests.simulation.world import CHUNK, FLOWS, NANOSECONDS, RefusedError, World
 
 LEASE = 600.0
@@ -111,20 +111,20 @@ class Process:
         fence = self.ledger.open_step(self.run_id, step, LEASE)
         self._held, self._kept = self.batch.held(), self.world.clock.now
         if fence.suspect is not None:
-            message_id, flow, batch_id, life = decode(JSON, fence.suspect)
+            *who, flow, batch_id = decode(JSON, fence.suspect)
             error = {"type": CRASH, "message": "it kills", "handler": step, "stack": "", "attempt": 1}
-            self.ledger.record(fence, [Entry(message_id, flow, FAILED, batch_id=batch_id, life=life, error=error)])
+            self.ledger.record(fence, [Entry(MessageRef(*who), flow, FAILED, batch_id=batch_id, error=error)])
         return fence
 
     def _rows(self, flow: str) -> list[tuple[Entry, Entry | None]]:
         """For each message the run holds, a blank entry and what the ledger has for this flow."""
         blanks = [
-            records.subject(row).entry(flow, FAILED)
+            records.about(row, copies=held.copies)._replace(flow=flow)
             for held in self.batch.held()
             for row in held.store.batch_rows(held.lease)
         ]
         known = self.ledger.known([blank.message_id for blank in blanks])
-        return [(blank, known.get((blank.message_id, blank.life), {}).get(flow)) for blank in blanks]
+        return [(blank, known.get(blank.ref, {}).get(flow)) for blank in blanks]
 
     def _gave_up(self, entry: Entry | None) -> bool:
         return entry is not None and entry.error is not None and entry.error["type"] == CRASH and (
@@ -182,7 +182,7 @@ class Pen:
 
     def begin(self, about: Entry) -> None:
         if self._fence.crashed:
-            suspect = [about.message_id, about.flow, about.batch_id, about.life]
+            suspect = [*about.ref, about.flow, about.batch_id]
             self._process.ledger.suspect(self._fence, encode_json(suspect))
 
     def add(self, about: Entry, state: str) -> None:

@@ -5,6 +5,7 @@ A schedule is its seed: `python -m tests.simulation --seed N` runs one again and
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,13 @@ def test_a_schedule_takes_the_same_course_on_sqlite_as_on_the_model(tmp_path: Pa
     for seed in range(8):
         expected, seen = Schedule(model, seed), Schedule(sqlite, seed)
 
-        assert (seen.run(), seen.trace) == (expected.run(), expected.trace), f"seed {seed}"
+        assert (seen.run(), _unnamed(seen.trace)) == (expected.run(), _unnamed(expected.trace)), f"seed {seed}"
     sqlite.close()
+
+
+def _unnamed(trace: list[str]) -> list[str]:
+    """The trace without the identities of tables, which are drawn when they are made."""
+    return [re.sub(r"[0-9a-f]{16}-\d+/", "", line) for line in trace]
 
 
 def test_a_seed_is_the_whole_schedule() -> None:

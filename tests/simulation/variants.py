@@ -21,7 +21,7 @@ def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
         copies = self._copies(held, moving, found, to)
         if copies:
             self._finish(held, copies)
-            self._copy(list(copies.values()), to)
+            self._copy(copies, to)
         return set(copies)
 
     patch.setattr(Settling, "_move", move)

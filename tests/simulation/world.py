@@ -161,9 +161,11 @@ class World:
     def _waiting(self) -> tuple[set[str], set[str]]:
         """Which accepted messages are in the store or the failure store, and which are dead letters."""
         stores, ids = self.stores, self.accepted
-        letters = {dead_letter_id(stores.store.name, message_id): message_id for message_id in ids}
+        names = {ref.name: one for one, _, ref in stores.store.states(ids)}
+        letters = {dead_letter_id(stores.store.name, name): one for name, one in names.items()}
         dead = {letters[letter] for letter in stores.dead_letters.present(list(letters))}
-        return stores.store.present(ids) | stores.failures.present(ids), dead
+        failed = {names[name] for name in stores.failures.present(list(names))}
+        return stores.store.present(ids) | failed, dead
 
     def _finished(self, message_id: str) -> bool:
         plan = self.plans[message_id]

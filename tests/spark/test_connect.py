@@ -108,7 +108,7 @@ def test_a_batch_is_processed_delivered_and_replayed_by_a_spark_connect_server(
     assert [n for n, _, _ in delivered(output, "crm")] == [0, 4]
     with spec.open_batch(run_id) as batch:
         settlement = batch.settle()
-        failed = batch.unfinished(run_id)
+        failed = [ref.name for ref in batch.unfinished(run_id)]
     assert (settlement.acknowledged, settlement.failed) == (5, 1)
 
     again = context(run_id="again")

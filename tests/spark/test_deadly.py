@@ -95,7 +95,7 @@ def test_a_message_whose_memory_ends_its_worker_is_found_and_the_rest_goes_on(nu
     assert sorted({n for n, _, _ in delivered(output, "lake")}) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     settlement = batch.settle()
     assert (settlement.acknowledged, settlement.failed) == (9, 1)
-    (message_id,) = batch.unfinished("run")
+    ((_, _, message_id),) = batch.unfinished("run")
     error = numbers.stores.ledger.entries([message_id])[message_id]["lake"].error
     assert error is not None
     assert error["type"] == CRASH

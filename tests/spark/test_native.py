@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from homing import Message
 from homing.delivery import Batch, Settlement, keep_books, suspects
-from homing.delivery.records import FAILURE_TYPE
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
 from homing.spark import whole
@@ -91,14 +91,17 @@ def test_nothing_is_left_by_a_transformer_that_fails_or_by_a_filter_that_drops(
         numbers.run_all(batch)
 
         assert batch.settle() == ended
-        errors = [found[SOURCE_FLOW].error for found in numbers.stores.ledger.entries(batch.unfinished("run")).values()]
+        known = numbers.stores.ledger.known([ref.id for ref in batch.unfinished("run")])
+        errors = [found[SOURCE_FLOW].error for found in known.values()]
         assert len(errors) == ended.failed
         assert all(error is not None and "'losing' was given 1 messages" in error["message"] for error in errors)
 
 
 def test_a_message_nobody_can_read_is_left_out_by_a_rule_that_does_not_look_into_it(spreading: Numbers) -> None:
-    no_record = Message("odd", {"n": 1}, subject="x", content_type=FAILURE_TYPE)
-    batch = spreading.claim("run", {"n": 1}, {"n": 2}, no_record)
+    batch = spreading.claim("run", {"n": 1}, {"n": 2}, Message("odd", {"n": 1}, subject="x"))
+    store = spreading.stores.store
+    odd = store._table.update().where(store._table.c.id == "odd").values(priority=sa.literal_column("'no number'"))
+    store._database.write(lambda connection: connection.execute(odd))
 
     spreading.run_all(batch)
 
@@ -113,7 +116,7 @@ def test_what_comes_to_the_batch_while_it_is_processed_is_left_out_by_no_rule(
     first = natively.batch("before")
     natively.engine(first, "process").process(natively.work)
     assert first.settle().failed == 1
-    (late,) = first.unfinished("before")
+    ((_, _, late),) = first.unfinished("before")
     batch = natively.claim("run", {"n": 2, "amount": "1"}, {"n": 3, "amount": "1", "drop": True})
     ids = whole._ids
 
@@ -168,7 +171,7 @@ def test_what_makes_a_dataframe_handler_fail_is_found_and_the_rest_goes_on(nativ
     settlement = batch.settle()
     assert (settlement.acknowledged, settlement.failed) == (8, 4)
     errors = {}
-    for entries in natively.stores.ledger.entries(batch.unfinished("run")).values():
+    for entries in natively.stores.ledger.known([ref.id for ref in batch.unfinished("run")]).values():
         for flow, entry in entries.items():
             if entry.state == FAILED:
                 assert entry.error is not None

@@ -321,8 +321,8 @@ class ReplayOperator(PipelineJobOperator):
     def _count_completed(self, context: Any, run_id: str) -> None:
         # A store that is away is the job's trouble, not that of its metrics.
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
-            left = {head.message_id for head in batch.heads()}
-            done = batch.completed([head for head in self._held if head.message_id not in left])
+            left = {head.ref for head in batch.heads()}
+            done = batch.completed([head for head in self._held if head.ref not in left])
             metrics.settled(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")

@@ -51,7 +51,8 @@ def replay_params() -> dict[str, Param]:
 
 
 class SelectOperator(BaseOperator):
-    """Selects what the run's params say, and returns the ids: the replay acts on these, whatever fails meanwhile.
+    """Selects what the run's params say, and returns the messages' names: the replay acts on these, whatever fails
+    meanwhile.
 
     A dry run says, per error group, what a replay would do, and skips it.
     """
@@ -82,7 +83,7 @@ class SelectOperator(BaseOperator):
         if not found:
             raise self._skipped(context, "nothing is left to replay")
         note(self, context, f"Selected {len(found)} messages to replay.")
-        return [failure.message_id for failure in found]
+        return [failure.ref.name for failure in found]
 
     def _skipped(self, context: Any, why: str) -> AirflowSkipException:
         note(self, context, f"{why[0].upper()}{why[1:]}.")

@@ -10,6 +10,7 @@ from homing.cli.desk import Desk
 from homing.delivery import Batch, Failure, Selection
 from homing.delivery.failures import group, select
 from homing.delivery.giving_up import give_up
+from homing.delivery.holding import resolve
 from homing.delivery.replaying import replay_here
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
@@ -42,7 +43,7 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             return DONE
         chain.refuse_dataframes()  # before anything is held
         batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
-        held = batch.reclaim([failure.message_id for failure in found])
+        held = batch.reclaim([failure.ref for failure in found])
         with chain:
             tally = replay_here(stores, batch, chain, rate=arguments.rate)
         settlement = batch.settle()
@@ -57,7 +58,11 @@ def replay(arguments: Namespace, desk: Desk) -> int:
 def dead_letter(arguments: Namespace, desk: Desk) -> int:
     """Dead-letters messages that wait, or have failed. 1 when some are finished, unknown or held by somebody."""
     with desk.pipeline(arguments) as stores:
-        waiting = stores.store.present(arguments.ids) | stores.failures.present(arguments.ids)
+        known = resolve(stores, arguments.ids)
+        failed = stores.failures.present([ref.name for refs in known.values() for ref in refs])
+        waiting = stores.store.present(arguments.ids) | {
+            one for one, refs in known.items() if any(ref.name in failed for ref in refs)
+        }
         moved = waiting if arguments.dry_run else give_up(stores, arguments.ids, arguments.reason)
     left = [message_id for message_id in arguments.ids if message_id not in moved]
     for message_id in left:

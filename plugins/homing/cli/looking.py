@@ -9,6 +9,7 @@ from typing import Any
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
 from homing.delivery import PipelineStores
+from homing.delivery.holding import resolve
 from homing.delivery.records import dead_letter_id
 from homing.errors import ConfigurationError
 from homing.message import AVAILABLE, Message
@@ -96,15 +97,16 @@ def _counted(store: Store) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
 
 
 def _whereabouts(pipeline: PipelineStores, message_id: str) -> list[dict[str, Any]]:
+    names = {ref.name for refs in resolve(pipeline, [message_id]).values() for ref in refs}
     places = (
-        (pipeline.store, message_id),
-        (pipeline.failures, message_id),
-        (pipeline.dead_letters, dead_letter_id(pipeline.store.name, message_id)),
+        (pipeline.store, [message_id]),
+        (pipeline.failures, list(names)),
+        (pipeline.dead_letters, [dead_letter_id(pipeline.store.name, name) for name in names]),
     )
     return [
         {"store": store.name, **_whole(message)}
         for store, known_as in places
-        for message in store.browse(1, ids=[known_as])
+        for message in store.browse(len(known_as), ids=known_as)
     ]
 
 

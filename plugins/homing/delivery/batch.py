@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta, timezone
 
 from homing.delivery import suspects
-from homing.delivery.holding import Head, Held, Holding
+from homing.delivery.holding import Head, Held, Holding, resolve
 from homing.delivery.settling import DEFAULT_LEASE, Settlement, Settling, is_complete
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
+from homing.message import MessageRef
 from homing.stores.sql import SqlStore
 from homing.stores.sql.scans import Condition
 
@@ -45,20 +46,20 @@ class Batch:
         """Whether this run has messages of its own: then it never claims new ones."""
         return self._stores.store.knows_batch(self.run_id)
 
-    def unfinished(self, batch_id: str) -> list[str]:
-        """The ids of the messages that failed in a batch and were not delivered since."""
+    def unfinished(self, batch_id: str) -> list[MessageRef]:
+        """The messages that failed in a batch and were not delivered since."""
         return self._stores.ledger.unfinished(batch_id)
 
     def unknown(self, ids: Collection[str], batch_id: str | None) -> list[str]:
-        """Those of these messages, and that batch, of which nothing is known here."""
-        known = self._stores.ledger.entries(ids)
-        missing = [f"message {message_id}" for message_id in ids if message_id not in known]
+        """Those of these messages, given by their ids or names, and that batch, of which nothing is known here."""
+        known = resolve(self._stores, ids)
+        missing = [f"message {one}" for one in ids if one not in known]
         if batch_id and not self._stores.store.knows_batch(batch_id) and not self.unfinished(batch_id):
             missing.append(f"batch {batch_id}")
         return missing
 
     def stranded(self) -> list[str]:
-        """Messages in the failure store whose own replay never came, or could not run."""
+        """The names of messages in the failure store whose own replay never came, or could not run."""
         return self._stores.failures.overdue(STRANDED_AFTER)
 
     def claim(self, limit: int, lease: float = DEFAULT_LEASE) -> int:
@@ -69,20 +70,21 @@ class Batch:
         self._try_move_dead()
         return held.size if held else 0
 
-    def reclaim(self, ids: Collection[str] = (), lease: float = DEFAULT_LEASE) -> int:
-        """Claims these messages wherever they wait after their failure, and keeps what the run holds already.
+    def reclaim(self, wanted: Collection[str | MessageRef] = (), lease: float = DEFAULT_LEASE) -> int:
+        """Claims these messages wherever they wait after their failure, and keeps what the run holds already. A text is
+        the id of messages, or the name of one.
 
         Of an id that came again only one message is held at a time, the last; the one before it waits for a replay of
         its own.
         """
-        left = set(ids)
+        names, mine = self._holding.names(wanted), set[str]()
 
         def again(store: SqlStore) -> None:
-            wanted = () if store is self._stores.store else [self._holding.id_in(store, one) for one in left]
-            store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=wanted)
+            ids = [self._holding.id_in(store, name) for name in names] if self._stores.hold_copies(store) else []
+            store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=ids)
             held = store.held_batch(self.run_id)
-            if held is not None and store is not self._stores.dead_letters:
-                left.difference_update(self._settling.finish_moves(Held(store, held)))
+            if held is not None:
+                mine.update(self._settling.sort_out(self._holding.part(store, held), mine))
 
         self._holding.each(again)
         return sum(held.lease.size for held in self.held())
@@ -106,7 +108,7 @@ class Batch:
         for start in range(0, len(heads), _AT_ONCE):
             some = heads[start : start + _AT_ONCE]
             known = self._stores.ledger.known([head.message_id for head in some])
-            if not all(is_complete(known.get((head.message_id, head.life), {}), flows) for head in some):
+            if not all(is_complete(known.get(head.ref, {}), flows) for head in some):
                 return True
         return False
 
@@ -147,16 +149,18 @@ class Batch:
         """Brings what failed in this run to the dead-letter store, and releases the rest."""
         return self._settling.settle(failed_to=self._stores.dead_letters)
 
-    def reject(self, ids: Collection[str]) -> Settlement:
+    def reject(self, ids: Collection[str | MessageRef]) -> Settlement:
         """Brings these failures to the dead-letter store as they are: somebody said that they are not to be replayed.
         A replay that names them takes them up from there."""
         self.reclaim(ids)
         return self._settling.settle(failed_to=self._stores.dead_letters, tried=False)
 
-    def put_off(self, ids: Collection[str], seconds: float) -> None:
+    def put_off(self, ids: Collection[str | MessageRef], seconds: float) -> None:
         """Makes these failures wait for so long before they count as stranded. A replay that names them has them at
         once."""
-        self._stores.failures.reschedule(ids, datetime.now(timezone.utc) + timedelta(seconds=seconds))
+        self._stores.failures.reschedule(
+            self._holding.names(ids), datetime.now(timezone.utc) + timedelta(seconds=seconds)
+        )
 
     def is_open(self, step: str) -> bool:
         """Whether somebody works at this step of the run, or died at it lately: its lease has not run out."""
@@ -182,7 +186,7 @@ class Batch:
     def awaiting_replay(self) -> int:
         """How many messages of this batch wait in the failure store. Asked of the stores, so that a settlement that
         died half-way and is done again still knows."""
-        return len(self._stores.failures.present(self.unfinished(self.run_id)))
+        return len(self._stores.failures.present([ref.name for ref in self.unfinished(self.run_id)]))
 
     def _try_move_dead(self) -> None:
         """Those that are dead can wait; a run that has work to do, or has done it, is not to wait for them."""

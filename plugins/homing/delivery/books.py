@@ -14,7 +14,7 @@ from homing.delivery.records import dead_letter_id
 from homing.delivery.settling import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
-from homing.message import ACKNOWLEDGED, DEAD
+from homing.message import ACKNOWLEDGED, DEAD, MessageRef
 
 _PAGE = 5_000
 _NAMED = 20  # how many unaccounted ids are printed
@@ -71,11 +71,11 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     while page := list(islice(states, _PAGE)):
         ids = [message_id for message_id, _, _ in page]
         entries, batches = stores.ledger.known(ids), stores.store.batches_of(ids)
-        for message_id, state, life in page:
-            found = entries.get((message_id, life), {})
-            if dead_letter_id(stores.store.name, message_id) in dead or state == DEAD:
+        for message_id, state, ref in page:
+            found = entries.get(ref, {})
+            if dead_letter_id(stores.store.name, ref.name) in dead or state == DEAD:
                 outcome = "dead_lettered"
-            elif message_id in failed or state != ACKNOWLEDGED:
+            elif ref.name in failed or state != ACKNOWLEDGED:
                 outcome = "waiting"
             else:
                 outcome = _finished_outcome(found, flows)
@@ -85,7 +85,7 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     return books
 
 
-def _present(states: Iterable[tuple[str, str, int]]) -> set[str]:
+def _present(states: Iterable[tuple[str, str, MessageRef]]) -> set[str]:
     return {message_id for message_id, state, _ in states if state != ACKNOWLEDGED}
 
 

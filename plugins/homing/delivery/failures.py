@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from homing.delivery.records import FAILURE_TYPE, dead_letter_id
+from homing.delivery.holding import resolve
+from homing.delivery.records import dead_letter_id, ref_in
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
-from homing.message import ACKNOWLEDGED, Message
-from homing.pipeline.failure import is_record
+from homing.message import ACKNOWLEDGED, Message, MessageRef
 from homing.stores.sql import SqlStore
 from homing.stores.sql.database import chunks
 
@@ -22,12 +22,16 @@ _PAGE = 1_000
 class Failure:
     """One failed message. `errors` and `done` are keyed by destination flow; the source flow's key is empty."""
 
-    message_id: str
+    ref: MessageRef
     batch_id: str
     failed_at: datetime
     errors: Mapping[str, Mapping[str, Any]]
     done: Mapping[str, Any]
     dead: bool
+
+    @property
+    def message_id(self) -> str:
+        return self.ref.id
 
     @property
     def groups(self) -> list[str]:
@@ -37,7 +41,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which failures: those that fit everything that is set, the oldest first, `limit` at most."""
+    """Which failures: those that fit everything that is set, the oldest first, `limit` at most. `ids` are those of
+    messages, or names of single ones."""
 
     batch: str | None = None
     ids: Collection[str] = ()
@@ -103,10 +108,10 @@ class ErrorGroup:
         return f"tries {tried} again" + (f", skips {kept} where that is done" if kept else "")
 
 
-def read_failures(stores: PipelineStores, ids: Collection[str] | None = None) -> Iterator[Failure]:
-    """Every message that waits after its failure, or those of these ids; the waiting ones before the dead ones."""
-    dead_ids = None if ids is None else [dead_letter_id(stores.store.name, message_id) for message_id in ids]
-    for page in _pages(stores.failures, ids):
+def read_failures(stores: PipelineStores, names: Collection[str] | None = None) -> Iterator[Failure]:
+    """Every message that waits after its failure, or those of these names; the waiting ones before the dead ones."""
+    dead_ids = None if names is None else [dead_letter_id(stores.store.name, name) for name in names]
+    for page in _pages(stores.failures, names):
         yield from _to_failures(stores, page, dead=False)
     for page in _pages(stores.dead_letters, dead_ids):
         ours = [message for message in page if message.dead_letter_source == stores.store.name]
@@ -115,13 +120,10 @@ def read_failures(stores: PipelineStores, ids: Collection[str] | None = None) ->
 
 def select(stores: PipelineStores, selection: Selection) -> list[Failure]:
     """The failures that fit, each message once, the oldest first."""
-    candidates = set(selection.ids) | set(stores.ledger.unfinished(selection.batch) if selection.batch else ())
-    narrowed = bool(selection.ids or selection.batch)
-    found = {
-        failure.message_id: failure
-        for failure in read_failures(stores, candidates if narrowed else None)
-        if selection.fits(failure)
-    }
+    wanted = [ref for refs in resolve(stores, selection.ids).values() for ref in refs]
+    wanted += stores.ledger.unfinished(selection.batch) if selection.batch else []
+    names = {ref.name for ref in wanted} if selection.ids or selection.batch else None
+    found = {failure.ref: failure for failure in read_failures(stores, names) if selection.fits(failure)}
     oldest_first = sorted(found.values(), key=lambda failure: (failure.failed_at, failure.message_id))
     return oldest_first[: selection.limit]
 
@@ -151,22 +153,19 @@ def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Messag
 
 
 def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:
-    waiting = [
-        each
-        for each in page
-        # Whatever somebody else wrote there is no failure of a message.
-        if each.state != ACKNOWLEDGED and each.content_type == FAILURE_TYPE and is_record(each.content)
-    ]
-    known = stores.ledger.known([each.content["message"]["id"] for each in waiting])
-    for each in waiting:
+    # Whatever somebody else wrote there is no failure of a message.
+    waiting = [(each, ref) for each in page if each.state != ACKNOWLEDGED and (ref := ref_in(each)) is not None]
+    known = stores.ledger.known([ref.id for _, ref in waiting])
+    for each, ref in waiting:
+        if dead and ref not in known:
+            continue  # of another pipeline, whose store has the same name
         record = each.content
-        message_id, life = record["message"]["id"], int(record["message"].get("sequence_number") or 0)
         # The record was true when it was written; the ledger also knows what replays have done since.
-        entries = known.get((message_id, life), {})
+        entries = known.get(ref, {})
         errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error}
         done = {flow: entry.result for flow, entry in entries.items() if entry.done}
         yield Failure(
-            message_id=message_id,
+            ref=ref,
             batch_id=record.get("batch_id") or "",
             failed_at=_failed_at(each),
             errors=errors or record["errors"],

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from homing.delivery import records
 from homing.delivery.batch import Batch
+from homing.delivery.holding import resolve
 from homing.delivery.stores import PipelineStores
-from homing.ledger import FAILED, SOURCE_FLOW
 
 _LEASE = 60.0
 
@@ -19,11 +19,12 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     What somebody holds, and what is finished, is left alone. Copied before it is acknowledged, as everywhere.
     """
     batch = Batch(stores, f"homing dead-letter/{uuid4()}", flows=())
-    for store in (stores.store, stores.failures):
-        store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
+    stores.store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
+    failed = [ref.name for refs in resolve(stores, ids).values() for ref in refs]
+    stores.failures.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids={*ids, *failed})
     error = {"type": "GivenUp", "message": reason, "handler": "homing dead-letter", "stack": "", "attempt": 1}
     entries = [
-        records.subject(row).entry(SOURCE_FLOW, FAILED, error)
+        records.about(row, copies=held.copies)._replace(error=error)
         for held in batch.held()
         for row in held.store.batch_rows(held.lease)
     ]
@@ -31,5 +32,5 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     stores.ledger.record(fence, entries)
     stores.ledger.close_step(fence)
     batch.dead_letter_failed()
-    letters = {records.dead_letter_id(stores.store.name, entry.message_id): entry.message_id for entry in entries}
+    letters = {records.dead_letter_id(stores.store.name, entry.ref.name): entry.ref.id for entry in entries}
     return {letters[letter] for letter in stores.dead_letters.present(letters)}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
 from homing.errors import StoreUnavailableError
+from homing.ledger import Entry, in_order
+from homing.message import MessageRef
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
-_HEAD = ("sequence", "id", "batch_id", "content_type", "crashes")
+_HEAD = ("sequence", "id", "batch_id", "table_id", "crashes")
 _HEADS = 10_000
 
 Row = dict[str, Any]
@@ -24,10 +26,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Held:
-    """The part of a batch that one store holds for it."""
+    """The part of a batch that one store holds for it. `copies` says that settlements write what lies there: only then
+    is the record of a failure believed."""
 
     store: SqlStore
     lease: BatchLease
+    copies: bool
 
 
 class Head(NamedTuple):
@@ -38,15 +42,18 @@ class Head(NamedTuple):
     """
 
     row_id: str
-    message_id: str
-    life: int
+    ref: MessageRef
     batch_id: str
     wrapped: bool
     crashes: int = 0
 
     @property
-    def subject(self) -> records.Subject:
-        return records.Subject(self.message_id, self.batch_id, self.life)
+    def message_id(self) -> str:
+        return self.ref.id
+
+    def entry(self, flow: str, state: str, *, result: Any = None, error: Mapping[str, Any] | None = None) -> Entry:
+        """What the ledger is to say of it."""
+        return Entry(self.ref, flow, state, result=result, error=error, batch_id=self.batch_id)
 
 
 @dataclass(frozen=True)
@@ -59,24 +66,32 @@ class Holding:
     def parts(self) -> list[Held]:
         """What the run holds now, store by store."""
         found = self.each(lambda store: (store, store.held_batch(self.run_id)))
-        return [Held(store, lease) for store, lease in found if lease is not None]
+        return [self.part(store, lease) for store, lease in found if lease is not None]
+
+    def part(self, store: SqlStore, lease: BatchLease) -> Held:
+        """What this lease holds in this store."""
+        return Held(store, lease, copies=self.stores.hold_copies(store))
 
     def heads_of(self, held: Held) -> list[Head]:
         """The messages of one part of the batch, without their contents."""
-        if held.store is self.stores.store:
-            rows = list(held.store.batch_values(held.lease, _HEAD, page=_HEADS))
-            if not any(kind == records.FAILURE_TYPE for *_, kind, _ in rows):
-                return [
-                    Head(row_id, row_id, number, batch_id or "", False, _crashes(crashes))
-                    for number, row_id, batch_id, _, crashes in rows
-                ]
-        return [head_of(row) for row in held.store.batch_rows(held.lease)]
+        if held.copies:
+            return [head_of(row, copies=True) for row in held.store.batch_rows(held.lease)]
+        return [
+            Head(row_id, MessageRef.of(table_id, number, row_id), batch_id or "", False, _crashes(crashes))
+            for number, row_id, batch_id, table_id, crashes in held.store.batch_values(held.lease, _HEAD, page=_HEADS)
+        ]
 
-    def id_in(self, store: SqlStore, message_id: str) -> str:
-        """What a message is called in this store."""
-        if store is not self.stores.dead_letters:
-            return message_id
-        return records.dead_letter_id(self.stores.store.name, message_id)
+    def id_in(self, store: SqlStore, name: str) -> str:
+        """What the copy of a message, whose reference has this name, is called in this store."""
+        return records.dead_letter_id(self.stores.store.name, name) if store is self.stores.dead_letters else name
+
+    def names(self, wanted: Collection[str | MessageRef]) -> set[str]:
+        """The names of the messages that are meant: each by its reference or its name, or by its id, which is that of
+        all messages the ledger knows by it."""
+        meant = {one.name for one in wanted if not isinstance(one, str)}
+        texts = {one for one in wanted if isinstance(one, str)}
+        known = resolve(self.stores, texts)
+        return meant | texts | {ref.name for refs in known.values() for ref in refs}
 
     def each(self, ask: Callable[[SqlStore], Result]) -> list[Result]:
         """Asks the three stores, in the direction messages travel."""
@@ -94,11 +109,21 @@ class Holding:
             return []
 
 
-def head_of(row: Row) -> Head:
-    about = records.subject(row)
-    return Head(
-        row["id"], about.message_id, about.life, about.batch_id, records.is_failure(row), _crashes(row["crashes"])
-    )
+def resolve(stores: PipelineStores, texts: Collection[str]) -> dict[str, list[MessageRef]]:
+    """The messages of this pipeline that each of these texts may mean, in the order in which they came: all of that id,
+    and the one of that name. Texts that mean nothing here are left out."""
+    named = {text: ref for text in texts if (ref := MessageRef.of_name(text)) is not None}
+    of_id: dict[str, list[MessageRef]] = {}
+    known = stores.ledger.known({*texts, *(ref.id for ref in named.values())})
+    for ref in in_order(known):
+        of_id.setdefault(ref.id, []).append(ref)
+    found = {text: [*of_id.get(text, ()), *(ref for ref in (named.get(text),) if ref in known)] for text in texts}
+    return {text: refs for text, refs in found.items() if refs}
+
+
+def head_of(row: Row, *, copies: bool) -> Head:
+    about, wrapped = records.about(row, copies=copies), records.is_failure(row, copies=copies)
+    return Head(row["id"], about.ref, about.batch_id, wrapped, _crashes(row["crashes"]))
 
 
 def _crashes(written: Any) -> int:

@@ -1,15 +1,19 @@
-"""Failure records on their way: from a message that failed, into the failure and dead-letter stores, and back."""
+"""Failure records on their way: from a message that failed, into the failure and dead-letter stores, and back.
+
+A record is believed in those two stores only, where settlements write them. Whatever lies in the message store is a
+message, and its content type is what its producer says of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
-from homing.message import BASE64, Message, decode, encode
+from homing.message import BASE64, Message, MessageRef, decode, encode
 from homing.pipeline.failure import as_json, build_record, fault_of, is_record, read_record
 from homing.stores.sql import rows
 
@@ -30,102 +34,95 @@ class Origin:
     batch_id: str
 
 
-def origin_of(row: Row) -> Origin:
-    """What this row is about: itself, or the message whose failure it records.
+def origin_of(row: Row, *, copies: bool) -> Origin:
+    """What this row is about: itself, or where there are `copies` the message whose failure it records.
 
-    Raises UnreadableMessageError when that message cannot be decoded, or says it is a record and is none.
+    Raises UnreadableMessageError when that message cannot be decoded, or a copy says it is a record and is none.
     """
-    if not claims_failure(row):
+    if not (copies and row["content_type"] == FAILURE_TYPE):
         return Origin(rows.to_message(row), {}, row["batch_id"] or "")
     content = _content(row)
-    _refuse(row["id"], fault_of(content))
+    fault = fault_of(content)
+    if fault is not None:
+        raise UnreadableMessageError(f"message {row['id']} says it is a failure record, and is none: {fault}")
     record = read_record(content)
-    if record.message.content_type == FAILURE_TYPE:
-        # Kept as it came, when it was found to be no record: it is not one now.
-        _refuse(record.message.id, fault_of(record.message.content) or "it is a record of itself")
     return Origin(record.message, record.properties, record.batch_id or "")
 
 
-def _refuse(message_id: str, fault: str | None) -> None:
-    if fault is not None:
-        raise UnreadableMessageError(f"message {message_id} says it is a failure record, and is none: {fault}")
-
-
-def claims_failure(row: Row) -> bool:
-    """Whether this row says it is the record of a failure, as far as can be told without its content."""
-    return bool(row["content_type"] == FAILURE_TYPE)
-
-
-def is_failure(row: Row) -> bool:
+def is_failure(row: Row, *, copies: bool) -> bool:
     """Whether this row is the record of a message's failure, and not the message itself."""
-    return _record_in(row) is not None
+    return _record_in(row, copies) is not None
 
 
-class Subject(NamedTuple):
-    """The message a row is about: its id, the batch it came in, and which message of that id (see `Entry.life`)."""
-
-    message_id: str
-    batch_id: str
-    life: int
-
-    def entry(self, flow: str, state: str, error: Mapping[str, Any] | None = None) -> Entry:
-        """What the ledger is to say of it."""
-        return Entry(self.message_id, flow, state, error=error, batch_id=self.batch_id, life=self.life)
-
-
-def subject(row: Row) -> Subject:
-    """What this row is about: itself, or the message whose failure it records."""
-    record = _record_in(row)
+def about(row: Row, *, copies: bool) -> Entry:
+    """What the ledger is to say of the message this row is about, should it fail: itself, or where there are `copies`
+    the message whose failure it records."""
+    record = _record_in(row, copies)
     if record is None:
-        return Subject(row["id"], row["batch_id"] or "", int(row["sequence"]))
+        ref, batch_id = MessageRef.of(row["table_id"], int(row["sequence"]), row["id"]), row["batch_id"]
+    else:
+        ref, batch_id = ref_of(record), record.get("batch_id")
+    return Entry(ref, SOURCE_FLOW, FAILED, batch_id=batch_id or "")
+
+
+def ref_in(copy: Message) -> MessageRef | None:
+    """The message that this copy in the failure or dead-letter store is of; None when it is no copy."""
+    return ref_of(copy.content) if copy.content_type == FAILURE_TYPE and is_record(copy.content) else None
+
+
+def ref_of(record: Mapping[str, Any]) -> MessageRef:
+    """The message whose failure this record is of."""
     message = record["message"]
-    return Subject(str(message["id"]), record.get("batch_id") or "", int(message.get("sequence_number") or 0))
+    return MessageRef.of(message.get("table_id"), int(message.get("sequence_number") or 0), str(message["id"]))
 
 
-def life_in(copy: Message) -> int | None:
-    """The life of the message that this copy in another store is of; None when it is no copy."""
-    return int(copy.content["message"].get("sequence_number") or 0) if is_record(copy.content) else None
+def dead_letter_id(store: str, name: str) -> str:
+    """The id of a dead letter of this store, of the message whose reference has this name. Readable, the same for every
+    settlement, and another one for every other message: pipelines may share a dead-letter store."""
+    plain = f"{store}/{name}"
+    if len(plain) <= _MAX_ID:
+        return plain
+    ref = MessageRef.of_name(name)
+    known_by = f"{ref.table_id}-{ref.sequence}" if ref else hashlib.sha256(name.encode()).hexdigest()
+    return f"{store}/{known_by}"
 
 
-def dead_letter_id(store: str, message_id: str) -> str:
-    """The id of a message's dead letter. Pipelines may share a dead-letter store, and their messages ids."""
-    plain = f"{store}/{message_id}"
-    return plain if len(plain) <= _MAX_ID else f"{store}/{hashlib.sha256(message_id.encode()).hexdigest()}"
+def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, *, copies: bool) -> Message:
+    """The failure-store entry for a message that failed. Its id is the name of the message, so it is stored once."""
+    record = _record(row, entries, chain, batch_id, copies)
+    headers = {"homing-batch": record["batch_id"]}
+    return Message(ref_of(record).name, record, content_type=FAILURE_TYPE, headers=headers)
 
 
-def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> Message:
-    """The failure-store entry for a message that failed. It has the message's own id, so it is stored once."""
-    record = _record(row, entries, chain, batch_id)
-    return Message(row["id"], record, content_type=FAILURE_TYPE, headers={"homing-batch": record["batch_id"]})
-
-
-def dead_letter(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, store: str) -> Message:
+def dead_letter(
+    row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, store: str, *, copies: bool
+) -> Message:
     """The dead-letter entry for a message of this store, with its reason in words."""
-    entry = failure(row, entries, chain, batch_id)
+    entry = failure(row, entries, chain, batch_id, copies=copies)
     errors = entry.content["errors"].values()
     return replace(
         entry,
-        id=dead_letter_id(store, subject(row).message_id),
+        id=dead_letter_id(store, entry.id),
         dead_letter_reason="; ".join(dict.fromkeys(error["type"] for error in errors)),
         dead_letter_description="; ".join(dict.fromkeys(f"{error['handler']}: {error['message']}" for error in errors)),
         dead_letter_source=store,
     )
 
 
-def given_up(row: Row, run_id: str) -> Entry:
+def given_up(row: Row, run_id: str, *, copies: bool) -> Entry:
     """The ledger entry for a message that its store kept aside."""
-    about = subject(row)
-    return about._replace(batch_id=about.batch_id or run_id).entry(SOURCE_FLOW, FAILED, _store_error(row))
+    blank = about(row, copies=copies)
+    return blank._replace(batch_id=blank.batch_id or run_id, error=_store_error(row))
 
 
 def _content(row: Row) -> Any:
     return decode(row["encoding"], row["message"], row["id"])
 
 
-def _record_in(row: Row) -> dict[str, Any] | None:
+def _record_in(row: Row, copies: bool) -> dict[str, Any] | None:
     """The failure record this row holds; None for any other message, and for one that only says it holds one: that is
     an author's like any other, and must not hold up its batch."""
-    if not claims_failure(row):
+    if not (copies and row["content_type"] == FAILURE_TYPE):
         return None
     try:
         content = _content(row)
@@ -139,14 +136,14 @@ def _store_error(row: Row) -> dict[str, Any]:
     return {"type": row["dead_letter_reason"], "message": description, "handler": "store", "stack": "", "attempt": 1}
 
 
-def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -> dict[str, Any]:
+def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, copies: bool) -> dict[str, Any]:
     """The failure record of this row: a new one, or the one it holds with what the ledger knows by now."""
     errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error is not None}
     done = {flow: entry.result for flow, entry in entries.items() if entry.done}
     snapshot = {flow: entry.snapshot for flow, entry in entries.items() if flow in errors}
     if row["dead_letter_reason"]:
         errors[SOURCE_FLOW] = _store_error(row)
-    record = _record_in(row)
+    record = _record_in(row, copies)
     if record is not None:
         return {
             **record,
@@ -154,16 +151,18 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str) -
             "done": {**record["done"], **done},
             "snapshot": snapshot,
         }
-    about = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
-    return _first_record(row, about)
+    found = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
+    record = _first_record(row, found)
+    record["message"]["table_id"] = about(row, copies=False).ref.table_id
+    return record
 
 
-def _first_record(row: Row, about: dict[str, Any]) -> dict[str, Any]:
+def _first_record(row: Row, found: dict[str, Any]) -> dict[str, Any]:
     try:
-        return build_record(rows.to_message(row), {}, **about)
+        return build_record(rows.to_message(row), {}, **found)
     except UnreadableMessageError:
         # Kept to the letter: once whatever wrote it is understood, it can still be read.
-        record = build_record(Message(row["id"], "", sequence_number=row["sequence"]), {}, **about)
+        record = build_record(Message(row["id"], "", sequence_number=row["sequence"]), {}, **found)
         letters = {"encoding": row["encoding"], "body": row["message"], "raw_headers": row["headers"]}
         if isinstance(row["message"], bytes):
             letters.update(encoding=BASE64, body=encode(row["message"]).body)

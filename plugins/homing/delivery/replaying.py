@@ -14,7 +14,7 @@ from homing.delivery.keeper import LeaseKeeper
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
-from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
+from homing.ledger import DROPPED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.pipeline import Drop, HandlerChain, MessageContext
 from homing.pipeline.failure import as_json, describe
 
@@ -45,36 +45,36 @@ def replay_here(
         suspects.until_the_end(stores.ledger, fence),
         LeaseKeeper(batch, stores.ledger, fence, lease, lost.set),
     ):
-        for number, row in enumerate(_rows(batch)):
+        for number, (row, copies) in enumerate(_rows(batch)):
             turn = began + number / rate if rate else began
             if lost.wait(max(0.0, turn - time.monotonic())):
                 break  # what is left is somebody else's by now, which the keeper says
             if careful:
-                stores.ledger.suspect(fence, suspects.one(records.subject(row).entry(SOURCE_FLOW, FAILED)))
-            tally.update(_replay(stores, chain, row, fence))
+                stores.ledger.suspect(fence, suspects.one(records.about(row, copies=copies)))
+            tally.update(_replay(stores, chain, row, copies, fence))
     return tally
 
 
-def _rows(batch: Batch) -> list[Row]:
-    return [row for held in batch.held() for row in held.store.batch_rows(held.lease)]
+def _rows(batch: Batch) -> list[tuple[Row, bool]]:
+    return [(row, held.copies) for held in batch.held() for row in held.store.batch_rows(held.lease)]
 
 
-def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, fence: Fence) -> Iterator[str]:
-    message_id, _, life = records.subject(row)
-    known = stores.ledger.known([message_id]).get((message_id, life), {})
+def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, copies: bool, fence: Fence) -> Iterator[str]:
+    ref = records.about(row, copies=copies).ref
+    known = stores.ledger.known([ref.id]).get(ref, {})
     if suspects.gave_up(known.get(SOURCE_FLOW), fence):
         return
-    for entry in _entries(chain, row, known):
+    for entry in _entries(chain, row, copies, known):
         # Right after the delivery: if this process dies now, that one delivery at most is made again.
         stores.ledger.record(fence, [entry])
         yield entry.state
 
 
-def _entries(chain: HandlerChain, row: Row, known: dict[str, Entry]) -> Iterator[Entry]:
+def _entries(chain: HandlerChain, row: Row, copies: bool, known: dict[str, Entry]) -> Iterator[Entry]:
     """Runs the chain over one message; yields what is to be recorded, each as soon as it is known."""
-    about = records.subject(row).entry(SOURCE_FLOW, FAILED)
+    about = records.about(row, copies=copies)
     try:
-        origin = records.origin_of(row)
+        origin = records.origin_of(row, copies=copies)
         context = MessageContext(origin.message, dict(origin.properties))
         chain.run_source(context)
     except Drop as drop:

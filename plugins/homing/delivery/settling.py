@@ -4,15 +4,14 @@ acknowledged, and everything may be done twice."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from homing.delivery import records, suspects
 from homing.delivery.holding import Head, Held, Holding, Row, head_of
-from homing.errors import StoreError
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
-from homing.message import ACKNOWLEDGED, Message
+from homing.message import Message, MessageRef
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
 
@@ -111,7 +110,7 @@ class Settling:
     def completed(self, heads: Collection[Head]) -> Settlement:
         """How many of these messages, held before, are complete by now, and how many of those were dropped."""
         known = self._stores.ledger.known([head.message_id for head in heads])
-        stories = [known.get((head.message_id, head.life), {}) for head in heads]
+        stories = [known.get(head.ref, {}) for head in heads]
         complete = [entries for entries in stories if is_complete(entries, self._flows)]
         return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
 
@@ -119,28 +118,45 @@ class Settling:
         """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
         moved = 0
         for store in (self._stores.store, self._stores.failures):
+            copies = self._stores.hold_copies(store)
             rows = {row["id"]: row for row in store.dead_messages()}
-            found = self._sorted([head_of(row) for row in rows.values()])
+            found = self._sorted([head_of(row, copies=copies) for row in rows.values()])
             open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
-            letters = {one: self._dead_letter(rows[one], found.entries[one]) for one in open_ids}
-            letters = self._with_room(letters, self._stores.dead_letters)
-            if letters:
-                self._record_as_failed([rows[head.row_id] for head in found.untouched])
-                self._copy(list(letters.values()), self._stores.dead_letters)
-                log.warning("dead-lettered %d messages that crashed their consumers or are unreadable", len(letters))
-            store.finish_dead([*letters, *(head.row_id for head in found.complete)])
-            moved += len(letters)
+            letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
+            # Before they are dead letters: by its ledger a pipeline knows its own among those of others.
+            self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
+            there = self._copy(letters, self._stores.dead_letters)
+            if there:
+                log.warning("dead-lettered %d messages that crashed their consumers or are unreadable", len(there))
+            store.finish_dead([*there, *(head.row_id for head in found.complete)])
+            moved += len(there)
         return moved
 
-    def finish_moves(self, held: Held) -> set[str]:
-        """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
-        to = self._stores.failures if held.store is self._stores.store else self._stores.dead_letters
+    def sort_out(self, held: Held, taken: Collection[str]) -> set[str]:
+        """Keeps what a run is to work on, and releases the rest: dead letters of other pipelines, and all but the last
+        message of an id; none of the ids that are `taken`. The ids of what is kept."""
         heads = self._holding.heads_of(held)
-        copies = {head.row_id: self._holding.id_in(to, head.row_id) for head in heads}
-        there = next(iter(self._holding.ask(to, lambda store: _lives(store, copies.values()))), {})
-        moved = [head.row_id for head in heads if there.get(copies[head.row_id], -1) == head.life]
+        kept = {head.message_id: head for head in heads if head.message_id not in taken} if held.copies else {}
+        if held.store is self._stores.dead_letters:
+            known = self._stores.ledger.known(kept)
+            kept = {one: head for one, head in kept.items() if head.ref in known}
+        if held.copies:
+            mine = {head.row_id for head in kept.values()}
+            others = [head.row_id for head in heads if head.row_id not in mine]
+            held.store.settle_batch(held.lease, others, success=False)
+            heads = list(kept.values())
+        return self._finish_moves(held, heads)
+
+    def _finish_moves(self, held: Held, heads: list[Head]) -> set[str]:
+        """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
+        if held.store is self._stores.dead_letters:
+            return {head.message_id for head in heads}
+        to = self._stores.dead_letters if held.copies else self._stores.failures
+        refs = {self._holding.id_in(to, head.ref.name): head.ref for head in heads}
+        there = next(iter(self._holding.ask(to, lambda store: _kept(store, refs))), set())
+        moved = {head.row_id for head in heads if head.ref in there}
         self._finish(held, moved)
-        return copies.keys() - moved
+        return {head.message_id for head in heads if head.row_id not in moved}
 
     # -- crashes -----------------------------------------------------------------------------------------------
 
@@ -159,12 +175,16 @@ class Settling:
         spans = [suspects.span_of(fence) for fence in crashed]
         failed_before = [head for head in found.failed if not self._failed_here(found.entries[head.row_id])]
         open_heads = [*found.untouched, *failed_before]
-        died = [head for head in open_heads if any(span is None or span.covers(head.row_id) for span in spans)]
+        died = [
+            head
+            for head in open_heads
+            if any(span is None or span.covers(head.row_id, head.message_id) for span in spans)
+        ]
         held.store.count_crash(held.lease, [head.row_id for head in died])
         most = held.store.properties.max_deliveries
         error = suspects.crash(f"{most} who had this message in hand have died", crashed[0].step)
         worst = [head for head in died if head.crashes + 1 >= most]
-        self._stores.ledger.record(crashed[0], [head.subject.entry(SOURCE_FLOW, FAILED, error) for head in worst])
+        self._stores.ledger.record(crashed[0], [head.entry(SOURCE_FLOW, FAILED, error=error) for head in worst])
         return self._sort(held) if worst else found
 
     # -- moving ------------------------------------------------------------------------------------------------
@@ -184,43 +204,35 @@ class Settling:
 
     def _move(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> set[str]:
         """The ids of those of these messages that are in the other store now."""
-        copies = self._with_room(self._copies(held, moving, found, to), to)
-        if copies:
-            self._copy(list(copies.values()), to)
-            self._finish(held, copies)
-            log.info("%d messages went from store %s to %s", len(copies), held.store.name, to.name)
-        return set(copies)
+        there = self._copy(self._copies(held, moving, found, to), to)
+        self._finish(held, there)
+        if there:
+            log.info("%d messages went from store %s to %s", len(there), held.store.name, to.name)
+        return there
 
     def _copies(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> dict[str, Message]:
         """What the other store is to hold of these messages, by the ids of their rows."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
         rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
-        return {row["id"]: make(row, found.entries[row["id"]]) for row in rows}
+        return {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in rows}
 
-    def _with_room(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
-        """Those of these copies whose ids no other message has there: an id may come again while the failure of its
-        first message waits. The second message then waits where it is."""
-        there = _lives(to, [copy.id for copy in copies.values()])
-        room = {
-            one: copy
-            for one, copy in copies.items()
-            if there.get(copy.id, records.life_in(copy)) == records.life_in(copy)
-        }
-        if len(room) < len(copies):
-            stays = min(copies.keys() - room.keys())
-            log.warning("message %s stays: an earlier message of that id is in store %s still", stays, to.name)
-        return room
-
-    def _copy(self, copies: list[Message], to: SqlStore) -> None:
-        """Stores the copies and makes sure they are there: an id that the store knew already would not be stored."""
-        to.store_many(copies)
-        there = _lives(to, [copy.id for copy in copies])
-        missing = {copy.id for copy in copies if copy.id not in there or there[copy.id] != records.life_in(copy)}
+    def _copy(self, copies: dict[str, Message], to: SqlStore) -> set[str]:
+        """Stores these copies, given by the ids of their rows; the ids of the rows whose copies are there now."""
+        missing = self._store(copies, to) if copies else {}
         if missing:
-            raise StoreError(
-                f"store {to.name!r} did not keep a copy of message {min(missing)}: it had finished one of that id "
-                f"before. Nothing was acknowledged; remove that one from {to.name!r}"
-            )
+            # An id that the store knew already was not stored. One that is finished there makes way.
+            to.forget_finished([copy.id for copy in missing.values()])
+            missing = self._store(missing, to)
+        if missing:
+            log.warning("message %s stays: another one has its place in store %s", min(missing), to.name)
+        return copies.keys() - missing
+
+    def _store(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
+        """Stores these copies; those of them that are not there afterwards."""
+        to.store_many(list(copies.values()))
+        refs = {copy.id: records.ref_of(copy.content) for copy in copies.values()}
+        there = _kept(to, refs)
+        return {one: copy for one, copy in copies.items() if refs[copy.id] not in there}
 
     def _finish(self, held: Held, ids: Collection[str]) -> None:
         """Acknowledges messages. Of a failure record nothing need be kept: the ledger knows the message's story."""
@@ -241,16 +253,16 @@ class Settling:
 
         for store, lease in self._holding.each(again):
             if lease is not None:
-                yield Held(store, lease)
+                yield self._holding.part(store, lease)
 
     def _sort(self, held: Held) -> Sorted:
         return self._sorted(self._holding.heads_of(held))
 
     def _sorted(self, heads: list[Head]) -> Sorted:
-        known = self._stores.ledger.known(head.message_id for head in heads)
+        known = self._stores.ledger.known([head.message_id for head in heads])
         result = Sorted([], [], [], {})
         for head in heads:
-            entries = result.entries[head.row_id] = known.get((head.message_id, head.life), {})
+            entries = result.entries[head.row_id] = known.get(head.ref, {})
             if is_complete(entries, self._flows):
                 result.complete.append(head)
             elif any(not entry.done for entry in entries.values()):
@@ -259,18 +271,22 @@ class Settling:
                 result.untouched.append(head)
         return result
 
-    def _record_as_failed(self, rows: list[Row]) -> None:
+    def _record_as_failed(self, rows: list[Row], copies: bool) -> None:
         """Notes what a store gave up, so that replaying the batch finds it."""
+        if not rows:
+            return
         ledger, run_id = self._stores.ledger, self._holding.run_id
         fence = ledger.open_step(run_id, "store", DEFAULT_LEASE)
-        ledger.record(fence, [records.given_up(row, run_id) for row in rows if row["dead_letter_reason"]])
+        ledger.record(
+            fence, [records.given_up(row, run_id, copies=copies) for row in rows if row["dead_letter_reason"]]
+        )
         ledger.close_step(fence)
 
-    def _failure(self, row: Row, entries: dict[str, Entry]) -> Message:
-        return records.failure(row, entries, self._chain, self._holding.run_id)
+    def _failure(self, row: Row, entries: dict[str, Entry], copies: bool) -> Message:
+        return records.failure(row, entries, self._chain, self._holding.run_id, copies=copies)
 
-    def _dead_letter(self, row: Row, entries: dict[str, Entry]) -> Message:
-        return records.dead_letter(row, entries, self._chain, self._holding.run_id, self.store_name)
+    def _dead_letter(self, row: Row, entries: dict[str, Entry], copies: bool) -> Message:
+        return records.dead_letter(row, entries, self._chain, self._holding.run_id, self.store_name, copies=copies)
 
 
 def was_delivered(entries: dict[str, Entry]) -> bool:
@@ -289,7 +305,12 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
 
 
-def _lives(store: SqlStore, ids: Collection[str]) -> dict[str, int | None]:
-    """The copies of messages that wait in this store under these ids, and which message of its id each is of."""
-    found = store.browse(len(ids), ids=ids) if ids else []
-    return {copy.id: records.life_in(copy) for copy in found if copy.state != ACKNOWLEDGED}
+def _kept(store: SqlStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
+    """Those of these messages, given by the ids of their copies, of which this store has one that is not finished."""
+    there = store.present(list(refs)) if refs else set()
+    # An id without an identity in it may be that of another message.
+    doubtful = {one for one in there if not refs[one].table_id}
+    if doubtful:
+        found = {copy.id: records.ref_in(copy) for copy in store.browse(len(doubtful), ids=doubtful)}
+        there = {one for one in there if one not in doubtful or found.get(one) == refs[one]}
+    return {refs[one] for one in there}

@@ -21,6 +21,10 @@ class PipelineStores:
     dead_letters: SqlStore
     ledger: SqlLedger
 
+    def hold_copies(self, store: SqlStore) -> bool:
+        """Whether settlements write what lies in this store: copies of messages, as records of their failures."""
+        return store is not self.store
+
 
 @contextmanager
 def open_pipeline_stores(store_url: str, dead_letter_url: str, *, read_only: bool = False) -> Iterator[PipelineStores]:

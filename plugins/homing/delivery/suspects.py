@@ -13,7 +13,7 @@ from typing import NamedTuple
 from homing.calling.interrupts import is_interrupt
 from homing.errors import HomingError
 from homing.ledger import FAILED, Entry, Fence, Ledger
-from homing.message import JSON, decode, encode_json
+from homing.message import JSON, MessageRef, decode, encode_json
 
 #: The type of the error of a message that kills whoever handles it.
 CRASH = "homing.WorkerCrash"
@@ -22,19 +22,27 @@ CRASH = "homing.WorkerCrash"
 _SAID = (Exception, KeyboardInterrupt, SystemExit)
 
 
+_NAMED = len(MessageRef._fields) + 2  # what names a single message; a version before named it otherwise
+
+
 class Span(NamedTuple):
-    """The rows of a batch from one id to another, both of them in it; to its end without a last one."""
+    """The messages of a batch from one id to another, both of them in it; to its end without a last one.
+
+    The ids are those of the rows, or else the messages' own.
+    """
 
     first: str = ""
     last: str | None = None
+    rows: bool = True
 
-    def covers(self, row_id: str) -> bool:
-        return self.first <= row_id and (self.last is None or row_id <= self.last)
+    def covers(self, row_id: str, message_id: str) -> bool:
+        one = row_id if self.rows else message_id
+        return self.first <= one and (self.last is None or one <= self.last)
 
 
 def one(entry: Entry) -> str:
     """Names a single message; `entry` is what to record should it kill."""
-    return encode_json([entry.message_id, entry.flow, entry.batch_id, entry.life])
+    return encode_json([*entry.ref, entry.flow, entry.batch_id])
 
 
 def part(span: Span) -> str:
@@ -51,12 +59,12 @@ def span_of(fence: Fence) -> Span | None:
 def blame(ledger: Ledger, fence: Fence) -> str | None:
     """Records as failed the one message that was in hand; its id, or None when there were several or nobody knows."""
     named = None if fence.suspect is None else decode(JSON, fence.suspect)
-    if not isinstance(named, list):
+    if not isinstance(named, list) or len(named) != _NAMED:
         return None
-    message_id, flow, batch_id, life = named
-    why = "the worker died while it had this message in hand"
-    ledger.record(fence, [Entry(message_id, flow, FAILED, batch_id=batch_id, life=life, error=crash(why, fence.step))])
-    return str(message_id)
+    *who, flow, batch_id = named
+    why, ref = "the worker died while it had this message in hand", MessageRef(*who)
+    ledger.record(fence, [Entry(ref, flow, FAILED, batch_id=batch_id, error=crash(why, fence.step))])
+    return ref.id
 
 
 def crash(why: str, step: str) -> dict[str, object]:

@@ -70,11 +70,11 @@ class Alone:
     def _processed(self) -> Iterator[pa.RecordBatch]:
         for held in self.batch.held():
             place = self.pipeline.place(held, self.stores)
-            yield from steps.process(self._task(), Parts.of(place, held.store, held.lease, 1, None).pages())
+            yield from steps.process(self._task(), Parts.of(place, held, 1, None).pages())
 
     def _deliver(self, flow: str, batches: Iterable[pa.RecordBatch], rate: float | None = None) -> Counter[str]:
         # What was left by a process of long ago may name messages that somebody else holds by now.
-        held = frozenset(head.message_id for head in self.batch.heads())
+        held = frozenset(head.ref for head in self.batch.heads())
         total: Counter[str] = Counter()
         for tally in steps.deliver(replace(self._task(), held=held, rate=rate), flow, iter(batches)):
             for row in rows_of(tally):

@@ -34,6 +34,7 @@ STORED = pa.schema(
         pa.field("dead_letter_reason", pa.string()),
         pa.field("dead_letter_description", pa.string()),
         pa.field("dead_letter_source", pa.string()),
+        pa.field("table_id", pa.string()),
     ]
 )
 STORED_DDL = ", ".join(

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
 from homing.delivery.holding import Head, Held
-from homing.delivery.records import FAILURE_TYPE
 from homing.delivery.work import WorkDir
 from homing.errors import LeaseLostError
 from homing.ledger import FAILED, SOURCE_FLOW, Fence
+from homing.message import MessageRef
 from homing.pipeline import HandlerChain
 from homing.pipeline.flows import DestinationFlow, Flow
 from homing.pipeline.handlers import Handler
@@ -118,9 +118,11 @@ class Engine:
         first = next(native.segments(processors), None)
         start = 0 if first is None or first.native else first.stop
         frames = []
-        plain = first is not None and first.native and not any(head.wrapped for head in some or ())
+        whole = first is not None and first.native
         for held in parts:
             cut = self._parts(held, some)
+            # The record of a failure is not the message that failed.
+            plain = whole and not held.copies
             frames.append(_as_processed(cut.read(self.spark)) if plain else self._begin(cut, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
@@ -165,7 +167,7 @@ class Engine:
                 total = self._whole().deliver(flow, messages, self._through, each, rate)
             else:
                 # What was left by a process of long ago may name messages that somebody else holds by now.
-                held = frozenset(head.message_id for head in self.batch.heads())
+                held = frozenset(head.ref for head in self.batch.heads())
                 total = self._each(name, messages, 0, held, rate)
         tell(self.batch, f"to {name}: {dict(total) or 'nothing to deliver'}", total)
         return total
@@ -175,7 +177,7 @@ class Engine:
         flow: str,
         messages: DataFrame,
         start: int,
-        held: frozenset[str] | None = None,
+        held: frozenset[MessageRef] | None = None,
         rate: float | None = None,
     ) -> Counter[str]:
         """Delivers message by message; `start` is how many of the flow's processors they have behind them."""
@@ -217,7 +219,7 @@ class Engine:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
         place = self.pipeline.place(held, self.stores)
         span = None if some is None else (some[0].row_id, some[-1].row_id)
-        return Parts.of(place, held.store, held.lease, self._tasks(SOURCE_FLOW), span)
+        return Parts.of(place, held, self._tasks(SOURCE_FLOW), span)
 
     def _task(self, flow: str) -> steps.Task:
         fence = replace(self.fence, crashed=self._careful(flow))
@@ -234,9 +236,7 @@ def tell(batch: Batch, what: str, total: Counter[str] | None = None) -> None:
 
 def _as_processed(stored: DataFrame) -> DataFrame:
     """Stored messages in the columns of processed ones, without looking into them."""
-    # The record of a failure is not the message that failed; who asked for the names knows that there is none.
-    strange = (F.col("encoding") == UNFIT) | (F.col("content_type") == FAILURE_TYPE)
-    readable = F.when(strange, F.raise_error("message")).otherwise(F.col("message"))
+    readable = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
     return stored.withColumns({"message": readable, "properties": F.lit("{}")})
 
 

@@ -13,17 +13,18 @@ import pyarrow as pa
 
 from homing.delivery import records
 from homing.errors import UnreadableMessageError
-from homing.ledger import Entry
+from homing.ledger import FAILED, SOURCE_FLOW, Entry
+from homing.message import Message, MessageRef
 from homing.pipeline import MessageContext
 from homing.spark.columns import DOES_NOT_FIT, STORED, UNFIT, rows_of, to_batch
-from homing.stores.sql.rows import PLAIN, READ, read
+from homing.stores.sql.rows import PLAIN, READ, envelope, read
 
-#: The columns of a row, in this order. Messages that have nothing beyond PLAIN come with that, None, and their batch.
-ROW = (*READ, "batch_id")
+#: The columns of a row, in this order. Messages that have nothing beyond PLAIN come with that, None, and the last two.
+ROW = (*READ, "table_id", "batch_id")
 _SEQUENCE, _ID, _TYPE, _ENCODING, _TOKEN, _MESSAGE = map(
     ROW.index, ("sequence", "id", "content_type", "encoding", "lock_token", "message")
 )
-_BATCH = -1
+_TABLE, _BATCH = -2, -1
 _WHOLE = len(ROW)
 _EMPTY = dict.fromkeys(READ)
 
@@ -31,17 +32,22 @@ Row = tuple[Any, ...]
 
 
 class Page(NamedTuple):
-    """The same messages twice: as rows, and as a batch of STORED columns."""
+    """The same messages twice: as rows, and as a batch of STORED columns.
+
+    `copies` says that they come from a store where settlements keep the records of failures: only there is one
+    believed.
+    """
 
     rows: Sequence[Row]
     batch: pa.RecordBatch
+    copies: bool = False
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Row]) -> Page:
+    def of_rows(cls, rows: Sequence[Row], *, copies: bool = False) -> Page:
         """These rows, all with the same columns. One that does not fit its columns becomes unreadable alone."""
         values = list(zip(*rows, strict=True))
         columns = dict(zip(READ if len(values) == _WHOLE else PLAIN, values, strict=False))
-        columns["batch_id"] = values[_BATCH]
+        columns["table_id"], columns["batch_id"] = values[_TABLE], values[_BATCH]
         try:
             arrays = [
                 pa.array(columns[field.name], type=field.type)
@@ -49,47 +55,43 @@ class Page(NamedTuple):
                 else pa.nulls(len(rows), field.type)
                 for field in STORED
             ]
-            return cls(rows, pa.RecordBatch.from_arrays(arrays, schema=STORED))
+            return cls(rows, pa.RecordBatch.from_arrays(arrays, schema=STORED), copies)
         except DOES_NOT_FIT:
-            return cls.of_batch(to_batch([as_dict(row) for row in rows], STORED))
+            return cls.of_batch(to_batch([_as_dict(row) for row in rows], STORED), copies=copies)
 
     @classmethod
-    def of_batch(cls, batch: pa.RecordBatch) -> Page:
-        return cls([tuple([row[name] for name in ROW]) for row in rows_of(batch)], batch)
+    def of_batch(cls, batch: pa.RecordBatch, *, copies: bool = False) -> Page:
+        return cls([tuple([row[name] for name in ROW]) for row in rows_of(batch)], batch, copies)
+
+    def about(self, row: Row) -> Entry:
+        """What the ledger is to know of the message this row is about, should it fail."""
+        if self.is_record(row):
+            return records.about(_as_dict(row), copies=True)
+        return Entry(
+            MessageRef.of(row[_TABLE], row[_SEQUENCE], row[_ID]), SOURCE_FLOW, FAILED, batch_id=row[_BATCH] or ""
+        )
+
+    def begin(self, row: Row) -> MessageContext:
+        """The message a chain starts from. Raises UnreadableMessageError."""
+        if row[_ENCODING] == UNFIT:
+            raise UnreadableMessageError(f"message {row[_ID]} has values its columns do not allow: {row[_MESSAGE]}")
+        if self.is_record(row):
+            origin = records.origin_of(_as_dict(row), copies=True)
+            return MessageContext(origin.message, origin.properties)
+        return MessageContext(read(row[:_TABLE], row[_TOKEN]))
+
+    def is_record(self, row: Row) -> bool:
+        """Whether this row is the record of a failure, as far as can be told without its content."""
+        return self.copies and len(row) == _WHOLE and bool(row[_TYPE] == records.FAILURE_TYPE)
+
+    def unwrapped(self, row: Row, message: Message) -> dict[str, Any]:
+        """The row of the message whose failure this row records, its content left out."""
+        about = self.about(row)
+        table_id, sequence, message_id = about.ref
+        named = {"id": message_id, "sequence": sequence, "table_id": table_id, "batch_id": about.batch_id}
+        return {**_as_dict(row), **envelope(message), **named}
 
 
-def as_dict(row: Row) -> dict[str, Any]:
+def _as_dict(row: Row) -> dict[str, Any]:
     names = READ if len(row) == _WHOLE else PLAIN
-    return {**_EMPTY, **dict(zip(names, row, strict=False)), "batch_id": row[_BATCH]}
-
-
-def claims_failure(row: Row) -> bool:
-    """Whether this row says it is the record of a failure."""
-    return len(row) == _WHOLE and bool(row[_TYPE] == records.FAILURE_TYPE)
-
-
-def subject(row: Row) -> records.Subject:
-    """What this row is about: itself, or the message whose failure it records."""
-    if claims_failure(row):
-        return records.subject(as_dict(row))
-    return records.Subject(row[_ID], row[_BATCH] or "", row[_SEQUENCE])
-
-
-def message_id(row: Row) -> str:
-    """The id of what this row is about."""
-    return subject(row).message_id if claims_failure(row) else row[_ID]
-
-
-def entry(row: Row, flow: str, state: str) -> Entry:
-    """What the ledger is to know of it."""
-    return subject(row).entry(flow, state)
-
-
-def begin(row: Row) -> MessageContext:
-    """The message a chain starts from. Raises UnreadableMessageError."""
-    if row[_ENCODING] == UNFIT:
-        raise UnreadableMessageError(f"message {row[_ID]} has values its columns do not allow: {row[_MESSAGE]}")
-    if claims_failure(row):
-        origin = records.origin_of(as_dict(row))
-        return MessageContext(origin.message, origin.properties)
-    return MessageContext(read(row[:-1], row[_TOKEN]))
+    return {**_EMPTY, **dict(zip(names, row, strict=False)), "table_id": row[_TABLE], "batch_id": row[_BATCH]}

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from homing.delivery.holding import Held
 from homing.spark.columns import STORED_DDL
 from homing.spark.options import Place
 from homing.spark.pages import Page
 from homing.spark.reading import Range, held_by, read_range
-from homing.store import BatchLease
-from homing.stores.sql import SqlStore
 from homing.stores.sql.scans import Condition
 
 Batches = Iterator[pa.RecordBatch]
@@ -29,17 +28,23 @@ class Parts:
 
     place: Place
     ranges: tuple[Range, ...]
+    #: Whether settlements wrote what is read: see `Page`.
+    copies: bool
 
     @classmethod
-    def of(cls, place: Place, store: SqlStore, lease: BatchLease, number: int, ids: tuple[str, str] | None) -> Parts:
-        """What the lease holds in at most so many ranges; with `ids`, only from the first to the second of them."""
+    def of(cls, place: Place, held: Held, number: int, ids: tuple[str, str] | None) -> Parts:
+        """What is held there in at most so many ranges; with `ids`, only from the first to the second of them."""
         only = () if ids is None else (Condition("id", ">=", ids[0]), Condition("id", "<=", ids[1]))
-        held = (*held_by(lease), *only)
-        return cls(place, tuple(Range(after, upto, held) for after, upto in store.batch_ranges(lease, number)))
+        which = (*held_by(held.lease), *only)
+        ranges = held.store.batch_ranges(held.lease, number)
+        return cls(place, tuple(Range(after, upto, which) for after, upto in ranges), held.copies)
 
     def pages(self) -> Iterator[Page]:
         """The messages, read here and now."""
-        return (page for part in self.ranges for page in read_range(self.place, part))
+        return (page for part in self.ranges for page in self._read(part))
+
+    def _read(self, part: Range) -> Iterator[Page]:
+        return read_range(self.place, part, copies=self.copies)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The messages as they are in the store."""
@@ -50,7 +55,7 @@ class Parts:
 
         def run(numbers: Batches) -> Batches:
             mine = [self.ranges[number.as_py()] for batch in numbers for number in batch.column(0)]
-            return work(page for part in mine for page in read_range(self.place, part))
+            return work(page for part in mine for page in self._read(part))
 
         number = len(self.ranges)
         return spark.range(0, number, 1, max(1, number)).mapInArrow(run, schema)

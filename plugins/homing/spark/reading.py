@@ -100,11 +100,11 @@ def held_by(lease: BatchLease) -> tuple[Condition, ...]:
     )
 
 
-def read_range(place: Place, part: Range, which: str = ALL) -> Iterator[Page]:
+def read_range(place: Place, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:
     """The messages of a range, page by page."""
     with place.open_sql("cannot be read by Spark") as store:
         found = store.scans().message_pages(part.after, part.upto, which=which, conditions=part.conditions, page=_PAGE)
-        yield from map(Page.of_rows, found)
+        yield from (Page.of_rows(rows, copies=copies) for rows in found)
 
 
 def cut(after: int, upto: int, parts: int, conditions: tuple[Condition, ...] = ()) -> list[InputPartition]:

@@ -18,11 +18,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from homing.calling.limits import Rate, share_rates
-from homing.delivery import records
 from homing.delivery.suspects import gave_up
 from homing.errors import ContentError
-from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Known, Ledger
-from homing.message import JSON, Message, decode
+from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
+from homing.message import JSON, MessageRef, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
@@ -46,7 +45,7 @@ class Task:
     store_url: str
     fence: Fence
     #: The messages the run holds; None for all that are read.
-    held: frozenset[str] | None = None
+    held: frozenset[MessageRef] | None = None
     #: How many tasks run at the same time, and share a destination's rate.
     tasks: int = 1
     #: Messages per second at most, for a replay that one task makes alone.
@@ -83,20 +82,21 @@ def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> 
     with task.recorder() as recorder:
         leg = Leg(SourceFlow(chain.source.processors[:stop]), SOURCE_FLOW, DROPPED, recorder)
         for page in read:
-            known = ledger.known(map(pages.message_id, page.rows))
+            entries = [page.about(row) for row in page.rows]
+            known = ledger.known([about.ref.id for about in entries])
             left = Left()
-            for place, row in enumerate(page.rows):
-                before = _known(known, pages.subject(row)) if known else None
+            for place, (row, about) in enumerate(zip(page.rows, entries, strict=True)):
+                before = known.get(about.ref, {}).get(SOURCE_FLOW) if known else None
                 if before is not None and (before.state == DROPPED or task.gave_up(before)):
                     continue
-                done = leg.run(pages.begin, pages.entry, row)
+                done = leg.run(page.begin, row, about)
                 if done is None:
                     continue
                 if before is not None and not before.done:
-                    recorder.add(pages.entry(row, SOURCE_FLOW, PROCESSED))
+                    recorder.add(about._replace(state=PROCESSED))
                 left.add(place, done)
-                if pages.claims_failure(row):
-                    left.instead[place] = _unwrapped(pages.as_dict(row), done.message)
+                if page.is_record(row):
+                    left.instead[place] = page.unwrapped(row, done.message)
             recorder.rest()
             yield left.of(page.batch)
 
@@ -116,8 +116,9 @@ def go_on(
             known = task.ledger().known([row["id"] for row in messages]) if task.fence.crashed else {}
             left = Left()
             for place, row in enumerate(messages):
-                if not task.gave_up(known.get((row["id"], row["sequence"]), {}).get(flow_name)):
-                    done = leg.run(_context, _about, row)
+                about = _about(row, flow_name)
+                if not task.gave_up(known.get(about.ref, {}).get(flow_name)):
+                    done = leg.run(_context, row, about)
                     if done is not None:
                         left.add(place, done)
             recorder.rest()
@@ -133,22 +134,20 @@ class Leg:
     left_out: str
     recorder: Recorder
 
-    def run(
-        self, begin: Callable[[Any], MessageContext], about: Callable[[Any, str, str], Entry], row: Any
-    ) -> MessageContext | None:
-        """The message after these processors, or None when it was left out by a rule or failed. `about` makes the
-        entry of a row for a flow and a state."""
+    def run(self, begin: Callable[[Any], MessageContext], row: Any, about: Entry) -> MessageContext | None:
+        """The message after these processors, or None when it was left out by a rule or failed. `about` is what is
+        recorded of the row's message, should it fail in this flow."""
         if self.recorder.careful:
-            self.recorder.begin(about(row, self.name, FAILED))
+            self.recorder.begin(about)
         try:
             context = begin(row)
             self.flow.run(context)
         except Drop as drop:
-            self.recorder.add(about(row, self.name, self.left_out)._replace(result=as_json(str(drop))))
+            self.recorder.add(about._replace(state=self.left_out, result=as_json(str(drop))))
         except HandlerError as error:
-            self.recorder.add(_failure(about(row, self.name, FAILED), error))
+            self.recorder.add(_failure(about, error))
         except ContentError as error:
-            self.recorder.add(about(row, self.name, FAILED)._replace(error=describe(error, "read", 1)))
+            self.recorder.add(about._replace(error=describe(error, "read", 1)))
         else:
             return context
         return None
@@ -187,12 +186,10 @@ class Left:
         return pa.RecordBatch.from_arrays(columns, schema=PROCESSED_COLUMNS)
 
 
-def _known(known: Known, about: records.Subject) -> Entry | None:
-    return known.get((about.message_id, about.life), {}).get(SOURCE_FLOW)
-
-
-def _about(row: Row, flow_name: str, state: str = FAILED) -> Entry:
-    return Entry(row["id"], flow_name, state, batch_id=row["batch_id"], life=row["sequence"])
+def _about(row: Row, flow_name: str) -> Entry:
+    """What is recorded of a processed message, should it fail."""
+    ref = MessageRef.of(row["table_id"], row["sequence"], row["id"])
+    return Entry(ref, flow_name, FAILED, batch_id=row["batch_id"])
 
 
 def _context(row: Row) -> MessageContext:
@@ -204,18 +201,6 @@ def _flow(chain: HandlerChain, name: str) -> DestinationFlow:
     flow = next(flow for flow in chain.flows if flow.name == name)
     assert isinstance(flow, DestinationFlow)
     return flow
-
-
-def _unwrapped(row: Row, message: Message) -> Row:
-    """The row of the message whose failure this row records, its content left out."""
-    about = records.subject(row)
-    return {
-        **row,
-        **rows.envelope(message),
-        "id": about.message_id,
-        "sequence": about.life,
-        "batch_id": about.batch_id,
-    }
 
 
 # -- one destination -------------------------------------------------------------------------------------------
@@ -240,16 +225,17 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
         _apart(flow, task) as target,
     ):
         for batch in batches:
-            messages = [row for row in rows_of(batch) if task.held is None or row["id"] in task.held]
-            known = ledger.known([row["id"] for row in messages])
+            messages = [(row, _about(row, flow_name)) for row in rows_of(batch)]
+            messages = [each for each in messages if task.held is None or each[1].ref in task.held]
+            known = ledger.known([about.ref.id for _, about in messages])
             tally: Counter[str] = Counter()
             waiting = []
-            for row in messages:
-                before = known.get((row["id"], row["sequence"]), {}).get(flow_name)
+            for row, about in messages:
+                before = known.get(about.ref, {}).get(flow_name)
                 if before is not None and (before.done or task.gave_up(before)):
                     tally["skipped" if before.done else before.state] += 1
                 else:
-                    waiting.append(row)
+                    waiting.append((row, about))
             chunks = [waiting[first : first + size] for first in range(0, len(waiting), size)]
             if threads == 1:
                 for chunk in chunks:
@@ -271,13 +257,14 @@ def _apart(flow: Flow, task: Task) -> AbstractContextManager[Flow | Lanes]:
     return Lanes(flow) if isinstance(flow, RouterFlow) and not task.fence.crashed else nullcontext(flow)
 
 
-def _deliver(flow: Flow | Lanes, messages: list[Row], recorder: Recorder, pace: Rate | None) -> Iterator[str]:
+def _deliver(
+    flow: Flow | Lanes, messages: list[tuple[Row, Entry]], recorder: Recorder, pace: Rate | None
+) -> Iterator[str]:
     """Delivers these messages, recording each as soon as it is known how it ended; yields the states."""
     about, contexts = [], []
-    for row in messages:
+    for row, entry in messages:
         if pace is not None:
             pace.wait()
-        entry = _about(row, flow.name)
         try:
             contexts.append(_context(row))
             about.append(entry)

@@ -24,6 +24,7 @@ from homing.delivery import Batch, suspects
 from homing.delivery.holding import Head, Held
 from homing.errors import HandlerError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
+from homing.message import MessageRef
 from homing.pipeline import Drop
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow
@@ -110,12 +111,12 @@ class WholeBatch:
                 raise HandlerError(f"{out.total()} messages came out of the chain, and {watch.left} were counted")
             self._account(SOURCE_FLOW, processors, some, out, DROPPED)
             mended = [head for head in some if head.message_id in out and head.message_id in known]
-            self._record(_entry(head, SOURCE_FLOW, PROCESSED) for head in mended)
+            self._record(head.entry(SOURCE_FLOW, PROCESSED) for head in mended)
             kept.append(frame)
 
         waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
         search = self._bisection(call, partial(self._give_up, SOURCE_FLOW, processors), known)
-        self._tell_untried(sum(search.over(part) for part in self._parts(waiting)))
+        self._tell_untried(sum(search.over(part) for part in self._parts(waiting, rows=True)))
         return kept
 
     def deliver(
@@ -158,7 +159,7 @@ class WholeBatch:
         for first in range(0, len(waiting), max(1, size)):
             if slow is not None:
                 time.sleep(max(0.0, began + first / slow - time.monotonic()))
-            untried += sum(search.over(part) for part in self._parts(waiting[first : first + size]))
+            untried += sum(search.over(part) for part in self._parts(waiting[first : first + size], rows=False))
         self._tell_untried(untried)
         self.ledger.suspect(self.fence, None)
         return total
@@ -184,7 +185,7 @@ class WholeBatch:
                 frame.unpersist()
         _refuse_unfinished(flow.destination, result)
         done = [head for head in some if head.message_id in out]
-        self._record(_entry(head, flow.name, state, result=as_json(result)) for head in done)
+        self._record(head.entry(flow.name, state, result=as_json(result)) for head in done)
         filtered = self._account(flow.name, flow.processors, some, out, FILTERED)
         return Counter({state: len(done), FILTERED: filtered})
 
@@ -192,31 +193,32 @@ class WholeBatch:
 
     def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str], dict[str, Entry]]:
         """What is to be delivered, in order of id; what is not, by its state; and what the ledger has about them."""
-        rows = processed.select("id", "sequence", "batch_id").toArrow().to_pylist()
-        found = [Head(row["id"], row["id"], row["sequence"], row["batch_id"] or "", False) for row in rows]
+        rows = processed.select("table_id", "sequence", "id").toArrow().to_pylist()
         # What was left by a process of long ago may name messages that somebody else holds by now.
-        held = {head.message_id: head for head in self.batch.heads()}
+        held = {head.ref: head for head in self.batch.heads()}
+        refs = [MessageRef.of(*row.values()) for row in rows]
+        found = [held[ref] for ref in refs if ref in held]
         known = self._known(found, flow, done=True)
         waiting, total = [], Counter[str]()
         for head in found:
             entry = known.get(head.message_id)
-            if head.message_id in held and entry is not None and (entry.done or self._gave_up(entry)):
+            if entry is not None and (entry.done or self._gave_up(entry)):
                 total["skipped" if entry.done else entry.state] += 1
-            elif head.message_id in held:
-                waiting.append(head._replace(crashes=held[head.message_id].crashes))
-        return sorted(waiting, key=lambda head: head.row_id), total, known
+            else:
+                waiting.append(head)
+        return sorted(waiting, key=lambda head: head.message_id), total, known
 
     def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
         """What the ledger has about these messages in this flow; without `done`, only what failed."""
         entries = self.ledger.known([head.message_id for head in heads])
-        found = {head.message_id: entries.get((head.message_id, head.life), {}).get(flow) for head in heads}
+        found = {head.message_id: entries.get(head.ref, {}).get(flow) for head in heads}
         return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
 
     def _gave_up(self, entry: Entry | None) -> bool:
         return suspects.gave_up(entry, self.fence)
 
     def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
-        ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.row_id for head in waiting], pa.string())}))
+        ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.message_id for head in waiting], pa.string())}))
         return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
 
     # -- who is to blame ---------------------------------------------------------------------------------------
@@ -250,16 +252,23 @@ class WholeBatch:
         alone = len(some) == 1
         self.ledger.suspect(
             self.fence,
-            suspects.one(_entry(some[0], flow, FAILED)) if alone else suspects.part(_span(some)),
+            suspects.one(some[0].entry(flow, FAILED))
+            if alone
+            else suspects.part(_span(some, rows=flow == SOURCE_FLOW)),
         )
 
-    def _parts(self, waiting: Sequence[Head]) -> Iterable[Sequence[Head]]:
-        """All messages at once; after a crash, those that may have caused it in small parts, apart from the others."""
+    def _parts(self, waiting: Sequence[Head], *, rows: bool) -> Iterable[Sequence[Head]]:
+        """All messages at once; after a crash, those that may have caused it in small parts, apart from the others.
+        They are in order of their rows' ids, or of their own."""
         most = max((head.crashes for head in waiting), default=0)
         span = suspects.span_of(self.fence) or (
-            _span([head for head in waiting if head.crashes == most]) if most else None
+            _span([head for head in waiting if head.crashes == most], rows=rows) if most else None
         )
-        places = [place for place, head in enumerate(waiting) if span is not None and span.covers(head.row_id)]
+        places = [
+            place
+            for place, head in enumerate(waiting)
+            if span is not None and span.covers(head.row_id, head.message_id)
+        ]
         if not places:
             return [waiting]
         first, stop = places[0], places[-1] + 1
@@ -277,7 +286,7 @@ class WholeBatch:
         known = self._known(missing, flow, done=True)
         left = [head for head in missing if not self._told(known.get(head.message_id))]
         reason = f"left out by {_names(handlers)}"
-        self._record(_entry(head, flow, state, result=reason) for head in left)
+        self._record(head.entry(flow, state, result=reason) for head in left)
         return len(left)
 
     def _told(self, entry: Entry | None) -> bool:
@@ -287,7 +296,7 @@ class WholeBatch:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
         log.warning("message %s makes %s fail: %s", head.message_id, name, error)
         said = suspects.crash(str(error), name) if is_crash(error) else describe(error, name, 1)
-        self._record([_entry(head, flow, FAILED, error=said)])
+        self._record([head.entry(flow, FAILED, error=said)])
 
     def _record(self, entries: Iterable[Entry]) -> None:
         rows = list(entries)
@@ -297,11 +306,14 @@ class WholeBatch:
 
 def _within(frame: DataFrame, some: Sequence[Head]) -> DataFrame:
     """The rows of these messages, which stand in a row when ordered by id."""
-    return frame.where(F.col("id").between(some[0].row_id, some[-1].row_id))
+    return frame.where(F.col("id").between(some[0].message_id, some[-1].message_id))
 
 
-def _span(some: Sequence[Head]) -> suspects.Span:
-    return suspects.Span(some[0].row_id, some[-1].row_id)
+def _span(some: Sequence[Head], *, rows: bool) -> suspects.Span:
+    first, last = some[0], some[-1]
+    if rows:
+        return suspects.Span(first.row_id, last.row_id)
+    return suspects.Span(first.message_id, last.message_id, rows=False)
 
 
 def _ids(frame: DataFrame) -> Counter[str]:
@@ -319,11 +331,6 @@ def _refuse_unfinished(destination: Handler, returned: object) -> None:
     if fault is not None:
         name = destination.name
         raise HandlerError(f"destination {name!r} failed: {text_of(fault)}", name) from fault
-
-
-def _entry(head: Head, flow: str, state: str, *, result: object = None, error: object = None) -> Entry:
-    about = {"batch_id": head.batch_id, "life": head.life}
-    return Entry(head.message_id, flow, state, result=result, error=error, **about)  # type: ignore[arg-type]
 
 
 def _names(handlers: Sequence[Handler]) -> str:

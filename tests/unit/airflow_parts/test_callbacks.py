@@ -13,7 +13,7 @@ from homing.airflow.retries import MessageRetries
 from homing.delivery import PipelineStores
 from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask
-from tests.unit.delivery.conftest import Pipeline
+from tests.unit.delivery.conftest import Pipeline, waiting
 
 
 def failed_replay(spec: PipelineSpec, pipeline: Pipeline, failed: list[str], state: str | None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_what_failed_is_dead_lettered_however_often_it_is_called(
     dead_letter_callback(context)
 
     assert stores.dead_letters.count()["available"] == 3
-    assert stores.failures.present(failed) == set()
+    assert waiting(stores) == set()
 
 
 @pytest.mark.parametrize("state", [None, "restarting", "queued", "scheduled", "up_for_retry", "success", "deferred"])
@@ -46,7 +46,7 @@ def test_a_try_that_somebody_cleared_dead_letters_nothing(
     dead_letter_callback(failed_replay(spec, pipeline, failed, state))
 
     assert stores.dead_letters.count()["available"] == 0
-    assert stores.failures.present(failed) == set(failed)
+    assert waiting(stores) == set(failed)
 
 
 def test_a_late_call_of_the_dag_processor_leaves_a_newer_try_alone(

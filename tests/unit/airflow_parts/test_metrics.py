@@ -40,7 +40,7 @@ def test_a_batch_is_counted_from_its_arrival_to_its_end(
     delivered, dropped, failed, _ = send.execute(context())
     StoreSensor(task_id="listen", pipeline=spec).execute(context())
     pipeline.delivered("orders/run", delivered, "lake", "crm")
-    pipeline.record("orders/run", Entry(dropped, SOURCE_FLOW, DROPPED, batch_id="orders/run"))
+    pipeline.record("orders/run", Entry(pipeline.ref(dropped), SOURCE_FLOW, DROPPED, batch_id="orders/run"))
     pipeline.failed("orders/run", failed, "crm")
     with pytest.raises(DagRunTriggerException):
         SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context())

@@ -192,7 +192,7 @@ def mixed(pipeline: Pipeline) -> dict[str, str]:
     batch, ids = pipeline.claimed("orders/run", 1, 2, 3, 4, 5)
     done, dropped, failed, dead, waiting = ids
     pipeline.delivered("orders/run", done, *FLOWS)
-    pipeline.record("orders/run", Entry(dropped, SOURCE_FLOW, DROPPED, batch_id="orders/run"))
+    pipeline.record("orders/run", Entry(pipeline.ref(dropped), SOURCE_FLOW, DROPPED, batch_id="orders/run"))
     for message_id in (failed, dead):
         pipeline.failed("orders/run", message_id, "crm")
     batch.settle()
@@ -226,7 +226,9 @@ def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(
     evil = "<script>alert(1)</script>"
     _, (message_id,) = pipeline.claimed("orders/evil", 1)
     error = {"type": "ValueError", "message": evil, "handler": "crm", "stack": "", "attempt": 1}
-    pipeline.record("orders/evil", Entry(message_id, "crm", "failed", error=error, batch_id="orders/evil"))
+    pipeline.record(
+        "orders/evil", Entry(pipeline.ref(message_id), "crm", "failed", error=error, batch_id="orders/evil")
+    )
     pipeline_there = PipelineReference(FLOWS, *urls)
     monkeypatch.setattr(
         messages_page,

@@ -14,7 +14,7 @@ from homing.airflow import ReconcileOperator, reconcile_dag
 from homing.delivery import Batch, PipelineStores, Settlement, keep_books
 from homing.errors import ConfigurationError, StoreError
 from tests.unit.airflow_parts.conftest import FakeTask
-from tests.unit.delivery.conftest import FLOWS, Pipeline
+from tests.unit.delivery.conftest import FLOWS, Pipeline, names, waiting
 
 pytestmark = pytest.mark.usefixtures("chain")
 
@@ -44,7 +44,7 @@ def test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended(
     reconcile(urls)
 
     assert stores.store.present([done, failed, untouched]) == {untouched}
-    assert stores.failures.present([failed]) == {failed}
+    assert waiting(stores) == {failed}
     assert keep_books(stores, FLOWS).balanced
 
 
@@ -58,7 +58,7 @@ def test_a_failure_whose_replay_never_came_is_replayed(
         reconcile(urls)
 
     assert (asked.value.trigger_dag_id, asked.value.dag_run_id) == ("orders_replay", "reconcile.tick")
-    assert sorted(asked.value.conf["ids"]) == sorted(failed)
+    assert sorted(asked.value.conf["ids"]) == names(stores, failed)
 
 
 def test_what_the_store_gave_up_is_dead_lettered_without_waiting_for_a_claim(
@@ -88,7 +88,7 @@ def test_a_chain_that_cannot_be_imported_proves_nothing_complete_and_strands_not
 
     assert (stores.store.count()["available"], stores.store.count()["dead"]) == (1, 1)
     assert stores.store.present([done]) == {done}
-    assert stores.failures.present([failed]) == {failed}
+    assert waiting(stores) == {failed}
     assert keep_books(stores, FLOWS).balanced
 
 
@@ -120,7 +120,7 @@ def test_one_batch_that_cannot_be_settled_holds_up_nothing_else(
     with pytest.raises(DagRunTriggerException) as asked:
         reconcile(urls)
 
-    assert sorted(asked.value.conf["ids"]) == sorted(failed)
+    assert sorted(asked.value.conf["ids"]) == names(stores, failed)
     assert stores.store.expired_batches(0) == ["bad"]
 
 

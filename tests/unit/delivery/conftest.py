@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
 from homing.ledger import DELIVERED, FAILED, Entry
+from homing.message import MessageRef
 
 FLOWS = ("lake", "crm")
 
@@ -20,6 +21,16 @@ def opened(database: str) -> AbstractContextManager[PipelineStores]:
 def stores(database: str) -> Iterator[PipelineStores]:
     with opened(database) as stores:
         yield stores
+
+
+def names(stores: PipelineStores, ids: Collection[str]) -> list[str]:
+    """The names of the messages of these ids, as replays are handed them; sorted."""
+    return sorted(ref.name for _, _, ref in stores.store.states(ids))
+
+
+def waiting(stores: PipelineStores) -> set[str]:
+    """The ids of the messages that wait in the failure store."""
+    return {message.content["message"]["id"] for message in stores.failures.browse(1000)}
 
 
 class Pipeline:
@@ -40,20 +51,23 @@ class Pipeline:
 
     def record(self, run_id: str, *entries: Entry) -> None:
         fence = self.stores.ledger.open_step(run_id, "step", 60)
-        self.stores.ledger.record(fence, [entry._replace(life=self._life(entry.message_id)) for entry in entries])
+        self.stores.ledger.record(fence, entries)
         self.stores.ledger.close_step(fence)
 
-    def _life(self, message_id: str) -> int:
-        found = self.stores.store.browse(1, ids=[message_id])
-        return found[0].sequence_number or 0 if found else 0
+    def ref(self, message_id: str) -> MessageRef:
+        """Which message of the store has this id."""
+        found = [ref for _, _, ref in self.stores.store.states([message_id])]
+        return found[0] if found else MessageRef("", 0, message_id)
 
     def delivered(self, run_id: str, message_id: str, *flows: str, batch_id: str | None = None) -> None:
-        rows = [Entry(message_id, flow, DELIVERED, result="ok", batch_id=batch_id or run_id) for flow in flows]
+        rows = [
+            Entry(self.ref(message_id), flow, DELIVERED, result="ok", batch_id=batch_id or run_id) for flow in flows
+        ]
         self.record(run_id, *rows)
 
     def failed(self, run_id: str, message_id: str, flow: str, *, batch_id: str | None = None) -> None:
         error = {"type": "ValueError", "message": "no good", "handler": flow, "stack": "", "attempt": 1}
-        self.record(run_id, Entry(message_id, flow, FAILED, error=error, batch_id=batch_id or run_id))
+        self.record(run_id, Entry(self.ref(message_id), flow, FAILED, error=error, batch_id=batch_id or run_id))
 
 
 @pytest.fixture

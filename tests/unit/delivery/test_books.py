@@ -11,9 +11,9 @@ def test_every_outcome_has_its_place(pipeline: Pipeline) -> None:
     batch, (sent, dropped, failed, _) = pipeline.claimed("run", 1, 2, 3, 4)
     pipeline.record(
         "run",
-        Entry(sent, "lake", DELIVERED, batch_id="run"),
-        Entry(sent, "crm", FILTERED, batch_id="run"),
-        Entry(dropped, SOURCE_FLOW, DROPPED, batch_id="run"),
+        Entry(pipeline.ref(sent), "lake", DELIVERED, batch_id="run"),
+        Entry(pipeline.ref(sent), "crm", FILTERED, batch_id="run"),
+        Entry(pipeline.ref(dropped), SOURCE_FLOW, DROPPED, batch_id="run"),
     )
     pipeline.failed("run", failed, "crm")
     batch.settle()

@@ -25,7 +25,9 @@ def test_every_statement_of_the_guide_runs_and_finds_what_it_says(pipeline: Pipe
 
     engine = sa.create_engine(pipeline.stores.store._url)
     with engine.begin() as connection:
-        assert list(connection.execute(sa.text(dead))) == [(f"orders/{message_id}", "ValueError", "crm: no good")]
+        assert list(connection.execute(sa.text(dead))) == [
+            (f"orders/{pipeline.ref(message_id).name}", "ValueError", "crm: no good")
+        ]
         assert list(connection.execute(sa.text(ledger))) == [("crm", "failed", 1)]
         assert connection.execute(sa.text(update)).rowcount == 0
     engine.dispose()

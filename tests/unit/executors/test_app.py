@@ -64,7 +64,7 @@ def record(stores: PipelineStores, number: int) -> None:
     """The first so many messages are delivered already."""
     fence = stores.ledger.open_step("run", "earlier", 600)
     known = list(stores.store.states())[:number]
-    stores.ledger.record(fence, [Entry(name, "crm", DELIVERED, batch_id="run", life=life) for name, _, life in known])
+    stores.ledger.record(fence, [Entry(ref, "crm", DELIVERED, batch_id="run") for _, _, ref in known])
 
 
 def test_no_spark_is_started_for_a_destination_that_has_everything(

@@ -18,6 +18,7 @@ import pytest
 
 from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.ledger import DELIVERED, Entry, Fence
+from homing.message import MessageRef
 from homing.spark import recorder as recorder_module
 from homing.spark import steps
 from homing.spark.columns import STORED, to_batch
@@ -216,10 +217,10 @@ def test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counte
     ledger = Forgetful(store._database, store.name)
     fence = ledger.open_step("run", "deliver.crm", 600)
     with Recorder(ledger, fence) as recorder:
-        recorder.add(Entry("m", "crm", DELIVERED, batch_id="run"))
+        recorder.add(Entry(MessageRef("", 1, "m"), "crm", DELIVERED, batch_id="run"))
         with pytest.raises(StoreUnavailableError):
             recorder._flush()
-        recorder.add(Entry("n", "crm", DELIVERED, batch_id="run"))
+        recorder.add(Entry(MessageRef("", 2, "n"), "crm", DELIVERED, batch_id="run"))
     entries = ledger.entries(["m", "n"])
     assert [(entries[name]["crm"].deliveries, entries[name]["crm"].attempts) for name in "mn"] == [(1, 1), (1, 1)]
 
@@ -244,10 +245,10 @@ def test_what_could_not_be_recorded_is_recorded_with_what_comes_next(
     ledger = Refusing(store._database, store.name)
     fence = ledger.open_step("run", "deliver.crm", 600)
     with Recorder(ledger, fence) as recorder:
-        recorder.add(Entry("m", "crm", DELIVERED, batch_id="run"))
+        recorder.add(Entry(MessageRef("", 1, "m"), "crm", DELIVERED, batch_id="run"))
         with pytest.raises(StoreUnavailableError):
             recorder._flush()
-        recorder.add(Entry("n", "crm", DELIVERED, batch_id="run"))
+        recorder.add(Entry(MessageRef("", 1, "n"), "crm", DELIVERED, batch_id="run"))
     assert ledger.entries(["m", "n"]).keys() == {"m", "n"}
 
 

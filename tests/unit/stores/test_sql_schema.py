@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from homing import open_store
 from homing.errors import ConfigurationError, MissingExtraError, StoreUnavailableError
 from homing.ledger import DELIVERED, FAILED, Entry
+from homing.message import MessageRef
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import with_driver
 from tests.unit.stores.databases import execute, opened
@@ -93,11 +94,11 @@ def test_a_ledger_of_version_2_keeps_its_rows_and_takes_a_second_message_of_an_i
     with opened(database) as store:
         ledger = store.ledger()
         fence = ledger.open_step("run", "step", 60)
-        ledger.record(fence, [Entry("x", "lake", DELIVERED, life=2, batch_id="c")])
+        ledger.record(fence, [Entry(MessageRef("a" * 16, 2, "x"), "lake", DELIVERED, batch_id="c")])
 
-        states = {life: flows["lake"].state for (_, life), flows in ledger.known(["x"]).items()}
-        assert states == {1: FAILED, 2: DELIVERED}
-        assert ledger.unfinished("b") == ["x"]
+        states = {ref: flows["lake"].state for ref, flows in ledger.known(["x"]).items()}
+        assert states == {MessageRef("", 1, "x"): FAILED, MessageRef("a" * 16, 2, "x"): DELIVERED}
+        assert ledger.unfinished("b") == [MessageRef("", 1, "x")]
     indexes = [index["name"] for index in sa.inspect(engine).get_indexes("homing_orders__ledger")]
     assert indexes == ["homing_orders__ledger_batch"]
 

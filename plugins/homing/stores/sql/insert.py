@@ -68,7 +68,7 @@ class Inserts:
     def insert(self, connection: Connection, new: NewRows, window: float, *, own: bool = True) -> None:
         """Inserts these rows. `own` says that the connection is the store's, not a caller's."""
         if window:
-            self._forget(connection, [row["id"] for row in new], window)
+            self.forget(connection, [row["id"] for row in new], window)
         names = new.columns()
         # A row that leaves its priority out means the default, which is not NULL.
         values = [{"priority": 0, **row} for row in new] if "priority" in names else new
@@ -97,7 +97,7 @@ class Inserts:
             raise ended.fault from None
         return True
 
-    def _forget(self, connection: Connection, ids: list[str], window: float) -> None:
+    def forget(self, connection: Connection, ids: list[str], window: float) -> None:
         """Removes finished messages of these ids that were stored before the window, so that they can come again."""
         table, since = self._table, self._database.now() - int(window * NANOSECONDS)
         for chunk in chunks(ids, self._database.dialect.chunk):

@@ -12,12 +12,12 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, UnreadableMessageError
 from homing.ledger import DELIVERED, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
-from homing.message import JSON, decode, encode_json
+from homing.message import JSON, MessageRef, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
 
 _SHOWN = 200  # characters of an error that is no JSON
-_KEYS = ("message_id", "life", "flow")
+_KEYS = ("message_id", "table_id", "sequence", "flow")
 # What a later record replaces as long as the row is not done.
 _REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
 
@@ -99,36 +99,23 @@ class SqlLedger(Ledger):
             for chunk in chunks(ids, dialect.chunk):
                 statement = sa.select(self._rows).where(dialect.among(self._rows.c.message_id, chunk))
                 for row in connection.execute(statement).mappings():
-                    found.setdefault((row["message_id"], row["life"]), {})[row["flow"]] = _to_entry(row)
+                    entry = _to_entry(row)
+                    found.setdefault(entry.ref, {})[entry.flow] = entry
             return found
 
         return self._database.read(work)
 
-    def unfinished(self, batch_id: str) -> list[str]:
+    def unfinished(self, batch_id: str) -> list[MessageRef]:
+        return self._refs(self._rows.c.batch_id == batch_id, self._rows.c.state == FAILED)
+
+    def of_batch(self, batch_id: str, limit: int) -> list[MessageRef]:
+        return self._refs(self._rows.c.batch_id == batch_id, limit=limit)
+
+    def _refs(self, *which: sa.ColumnElement[bool], limit: int | None = None) -> list[MessageRef]:
         c = self._rows.c
-        statement = (
-            sa.select(c.message_id).distinct().where(c.batch_id == batch_id, c.state == FAILED).order_by(c.message_id)
-        )
-        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
-
-    def of_batch(self, batch_id: str, limit: int) -> list[str]:
-        c = self._rows.c
-        statement = sa.select(c.message_id).distinct().where(c.batch_id == batch_id).order_by(c.message_id).limit(limit)
-        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
-
-    def failed_in(self, run_id: str, message_ids: Iterable[str]) -> set[str]:
-        c, dialect = self._rows.c, self._database.dialect
-        ids = list(message_ids)
-
-        def work(connection: Connection) -> set[str]:
-            found = set[str]()
-            for chunk in chunks(ids, dialect.chunk):
-                mine = dialect.among(c.message_id, chunk)
-                statement = sa.select(c.message_id).where(mine, c.state == FAILED, c.run_id == run_id)
-                found.update(connection.execute(statement).scalars())
-            return found
-
-        return self._database.read(work)
+        statement = sa.select(c.table_id, c.sequence, c.message_id).distinct().where(*which)
+        statement = statement.order_by(c.message_id, c.table_id, c.sequence).limit(limit)
+        return self._database.read(lambda connection: [MessageRef(*row) for row in connection.execute(statement)])
 
     def _mine(self, fence: Fence) -> sa.ColumnElement[bool]:
         return (self._steps.c.run_id == fence.run_id) & (self._steps.c.step == fence.step)
@@ -171,7 +158,9 @@ class SqlLedger(Ledger):
 
 def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:
     return {
-        "message_id": entry.message_id,
+        "message_id": entry.ref.id,
+        "table_id": entry.ref.table_id,
+        "sequence": entry.ref.sequence,
         "flow": entry.flow,
         "destination": entry.destination or entry.flow,
         "state": entry.state,
@@ -182,7 +171,6 @@ def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:
         "snapshot": None if entry.snapshot is None else encode_json(entry.snapshot),
         "batch_id": entry.batch_id,
         "run_id": run_id,
-        "life": entry.life,
         "time_recorded": entry.at or now,
     }
 
@@ -198,7 +186,7 @@ def _to_entry(row: Any) -> Entry:
     if row["error"] is not None and not (isinstance(error, dict) and "type" in error):
         error = {"type": "unreadable", "message": str(row["error"])[:_SHOWN], "handler": "", "stack": "", "attempt": 0}
     return Entry(
-        message_id=row["message_id"],
+        ref=MessageRef(row["table_id"], row["sequence"], row["message_id"]),
         flow=row["flow"],
         state=row["state"],
         destination=row["destination"],
@@ -208,6 +196,6 @@ def _to_entry(row: Any) -> Entry:
         snapshot=read("snapshot"),
         batch_id=row["batch_id"],
         deliveries=row["deliveries"],
-        life=row["life"],
+        at=row["time_recorded"],
         run_id=row["run_id"],
     )

@@ -68,11 +68,11 @@ class Scans:
     def message_pages(
         self, after: int, upto: int, *, which: str = ALL, conditions: Sequence[Condition] = (), page: int = 1000
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """The values of READ and `batch_id`, likewise; as long as messages have no more, those of PLAIN, None, and
-        `batch_id`: columns that are empty cost something, too, and mostly they are."""
+        """The values of READ, `table_id` and `batch_id`, likewise; as long as messages have no more, those of PLAIN,
+        None, and these two: columns that are empty cost something, too, and mostly they are."""
         c, mine = self._table.c, self._wanted(which, conditions)
-        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.batch_id]
-        whole = [*(c[name] for name in READ), c.batch_id]
+        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.table_id, c.batch_id]
+        whole = [*(c[name] for name in READ), c.table_id, c.batch_id]
         columns = plain
         while found := self._page(columns, after, upto, mine, page):
             if columns is plain and any(row[len(PLAIN)] is not None for row in found):

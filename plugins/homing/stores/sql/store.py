@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL, Connection
 from homing import store as contract
 from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
-from homing.message import ACKNOWLEDGED, Headers, Message
+from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
@@ -285,9 +285,9 @@ class SqlStore(Store):
         """Those of these messages that are here and not acknowledged."""
         return self._views.present(ids)
 
-    def states(self) -> Iterator[tuple[str, str, int]]:
-        """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
-        return self._views.states()
+    def states(self, ids: Collection[str] | None = None) -> Iterator[tuple[str, str, MessageRef]]:
+        """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
+        return self._views.states(ids)
 
     def batches_of(self, ids: Collection[str]) -> dict[str, str]:
         """The batch each of these messages was claimed in last; those that never were are left out."""
@@ -402,6 +402,10 @@ class SqlStore(Store):
         """Removes these messages of the batch, with their ids: an equal id may be stored again. Fenced likewise."""
         if not self._batches.forget(held, ids):
             raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} ran out or was taken")
+
+    def forget_finished(self, ids: Collection[str]) -> None:
+        """Removes what is acknowledged of these messages, with their ids: an equal id may be stored again."""
+        self._database.write(lambda connection: self._inserts.forget(connection, list(ids), 0.0))
 
     def dead_messages(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Rows this store keeps aside as dead, oldest first, with their reasons."""

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Table
+from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from homing.errors import ConfigurationError
 from homing.stores.sql.dialects import Dialect
-from homing.stores.sql.schema import registry_table
+from homing.stores.sql.schema import IDENTITY, NO_IDENTITY, WAS, registry_table
 
 log = logging.getLogger(__name__)
 
 #: The schema this code reads and writes. 1: version 0.1, without a registry. 2: columns and indexes of the full store.
-#: 3: the ledger's rows are of a message, no longer of an id.
-VERSION = 3
+#: 3: the ledger's rows are of a message, no longer of an id. 4: every table of messages has an identity.
+VERSION = 4
 
 _TUNING = (
     # Every message is written three times: stored, leased, settled. Room for all three on the page it is on, and in its
@@ -30,6 +31,8 @@ _TUNING = (
     "autovacuum_vacuum_threshold = 10000",
     "autovacuum_vacuum_cost_delay = 0",
 )
+
+_IDENTITY = re.compile("[0-9a-f]{16}")
 
 _registry = registry_table()
 
@@ -69,12 +72,16 @@ def bring_up(connection: Connection, dialect: Dialect, tables: Sequence[Table]) 
 def _make(connection: Connection, table: Table) -> None:
     connection.execute(CreateTable(table, if_not_exists=True))
     inspector = sa.inspect(connection)
-    there = {column["name"] for column in inspector.get_columns(table.name)}
+    there = {column["name"]: str(column["default"]) for column in inspector.get_columns(table.name)}
     quote = connection.dialect.identifier_preparer.quote
     for column in table.c:
-        if column.name not in there:
-            definition = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} ADD COLUMN {definition}")
+        if IDENTITY in column.info:
+            _give_identity(connection, column, there.get(column.name))
+        elif column.info.get(WAS) in there:
+            before, now = quote(column.info[WAS]), quote(column.name)
+            connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} RENAME COLUMN {before} TO {now}")
+        elif column.name not in there:
+            _add(connection, table, column)
     key = [column.name for column in table.primary_key]
     if set(inspector.get_pk_constraint(table.name)["constrained_columns"]) != set(key):
         _change_key(connection, table, key)
@@ -87,6 +94,34 @@ def _make(connection: Connection, table: Table) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({', '.join(_TUNING)})")
         for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
             connection.exec_driver_sql(f"ALTER INDEX {quote(name)} SET (fillfactor = 40)")
+
+
+def _add(connection: Connection, table: Table, column: Column[Any]) -> None:
+    name = connection.dialect.identifier_preparer.quote(table.name)
+    definition = CreateColumn(column).compile(dialect=connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {definition}")
+
+
+def _give_identity(connection: Connection, column: Column[Any], default: str | None) -> None:
+    """Gives a table that was made without an identity its own, for messages to come: what it holds is known elsewhere
+    as it was. `default` is the column's now, None when there is no such column."""
+    table, quote = column.table, connection.dialect.identifier_preparer.quote
+    assert isinstance(table, Table)
+    if default is not None and _IDENTITY.search(default):
+        return
+    if connection.dialect.name == "sqlite":
+        # It cannot change a default. Nobody sees the table in between.
+        _add(connection, table, column)
+        connection.execute(table.update().values({column: NO_IDENTITY}))
+        return
+    if default is None:  # MySQL may have come no further the last time
+        _add(connection, table, Table("any", MetaData(), _without_identity(column)).c[column.name])
+    name, identity = quote(table.name), column.server_default.arg  # type: ignore[union-attr]
+    connection.exec_driver_sql(f"ALTER TABLE {name} ALTER COLUMN {quote(column.name)} SET DEFAULT '{identity}'")
+
+
+def _without_identity(column: Column[Any]) -> Column[Any]:
+    return Column(column.name, column.type, nullable=False, server_default=NO_IDENTITY)
 
 
 def _change_key(connection: Connection, table: Table, key: Sequence[str]) -> None:

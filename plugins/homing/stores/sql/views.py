@@ -11,7 +11,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError, UnreadableMessageError
-from homing.message import ACKNOWLEDGED, DEAD, STATES, Message
+from homing.message import ACKNOWLEDGED, DEAD, STATES, Message, MessageRef
 from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
@@ -110,18 +110,24 @@ class Views:
 
         return [_look(row) for row in self._read_all(ask)]
 
-    def states(self) -> Iterator[tuple[str, str, int]]:
-        """(id, state, sequence number) of every message the store knows, finished ones included, in order."""
+    def states(self, ids: Collection[str] | None) -> Iterator[tuple[str, str, MessageRef]]:
+        """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
         after = 0
 
         def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
             c, state = known.c, rows.state_of(known, self._database.now())
-            page = sa.select(c.sequence, c.id, state).where(c.sequence > after).order_by(c.sequence).limit(_PAGE)
-            return list(connection.execute(page))
+            page = sa.select(c.sequence, c.id, state, c.table_id).where(c.sequence > after).order_by(c.sequence)
+            if ids is None:
+                return list(connection.execute(page.limit(_PAGE)))
+            dialect = self._database.dialect
+            named = (connection.execute(page.where(dialect.among(c.id, some))) for some in chunks(ids, dialect.chunk))
+            return sorted((row for some in named for row in some), key=lambda row: row.sequence)
 
         while True:
             found = self._read_all(ask)
-            yield from ((row[1], row[2], row[0]) for row in found)
+            yield from ((row.id, row.state, MessageRef.of(row.table_id, row.sequence, row.id)) for row in found)
+            if ids is not None:
+                return
             if len(found) < _PAGE:
                 return
             after = found[-1][0]
