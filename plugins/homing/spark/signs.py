@@ -10,8 +10,15 @@ from homing.errors import HandlerError, HomingError
 _CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 # A Spark Connect server went away under its client, which has tried for minutes to reach it again.
 _SERVER_GONE = ("StatusCode.UNAVAILABLE",)
-# A store, a lease or Spark itself: no handler and no message.
-_NOBODY = ("LeaseLostError", "StoreUnavailableError", "cancelled", "shut down")
+# A store, a lease or Spark itself: no handler and no message. Spark's in its own words to the letter: an author's error
+# may also say that something was cancelled.
+_NOBODY = (
+    "LeaseLostError",
+    "StoreUnavailableError",
+    "[SPARK_JOB_CANCELLED]",
+    "[OPERATION_CANCELED]",
+    "cancelled because SparkContext was shut down",
+)
 
 
 def is_crash(error: BaseException) -> bool:

@@ -1,0 +1,32 @@
+"""Who is to blame, by the text of a Spark error."""
+
+from __future__ import annotations
+
+import pytest
+
+from homing.errors import HandlerError, LakeError
+from homing.spark.signs import is_fault, is_outage
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 3 cancelled as part of cancellation of all jobs",
+        "Job 3 cancelled because SparkContext was shut down",
+        "[OPERATION_CANCELED] Operation has been canceled.",
+        "homing.errors.LeaseLostError: step process of run x was taken over",
+    ],
+)
+def test_what_spark_or_a_store_says_blames_no_message(text: str) -> None:
+    assert is_outage(RuntimeError(text))
+    assert not is_fault(RuntimeError(text))
+
+
+@pytest.mark.parametrize("text", ["ValueError: order was cancelled", "the shop is shut down", "Job 3 cancelled"])
+def test_an_authors_error_is_his_whatever_it_says(text: str) -> None:
+    assert is_fault(RuntimeError(text))
+
+
+def test_errors_of_ours_are_outages_but_for_a_handlers() -> None:
+    assert is_outage(LakeError("the lake is away"))
+    assert is_fault(HandlerError("it failed"))
