@@ -129,6 +129,13 @@ class Store(ABC):
         A store that cannot find out without storing something says nothing.
         """
 
+    def rest(self, message: Message, *, resting: bool) -> None:  # noqa: B027 - not every store counts crashes
+        """Says that nobody handles this retrieved message for a while, or that somebody does again: a lease that runs
+        out while it rests is no crash. The lease itself is as it was. Raises as `acknowledge` does.
+
+        A store that is not told by its own means what was in hand and what was not does nothing.
+        """
+
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
@@ -182,6 +189,10 @@ class Store(ABC):
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         """Keeps a retrieved message aside for good, with its reason; `browse(state="dead")` shows it."""
+        raise self._lacks(DEAD_LETTER)
+
+    def finish_dead(self, ids: Collection[str]) -> None:
+        """Acknowledges messages that the store keeps aside as dead, after a copy of them is durable elsewhere."""
         raise self._lacks(DEAD_LETTER)
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:

@@ -118,6 +118,7 @@ class Board:
             elif message.lock_token != held.message.lock_token:
                 # The lease ran out and it came back to us: the handler goes on, under the new lease.
                 held.message, news = message, True
+                held.is_resting = False
         return fresh, news
 
     def _part(self, fresh: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:

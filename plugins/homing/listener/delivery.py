@@ -30,6 +30,8 @@ class Delivery:
     #: How to settle it and what to count then, where that is decided and only the store did not answer.
     verdict: tuple[bool, str] | None = None
     settlings: int = 0
+    #: Whether the store was told that no handler has it.
+    is_resting: bool = False
     #: Whether the listener no longer holds it, although its handler may still run.
     lost: bool = False
     renew_at: float = 0.0

@@ -23,6 +23,7 @@ from homing.store import CLAIM, RENEW, WAKE_UP, Store
 log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0  # seconds an immediate stop waits for a settlement that is on its way
+_LOOK_FOR_DEAD_EVERY = 10.0  # seconds
 _FIRST_RENEWAL = 1.0  # where the store alone knows how long its lease is
 
 
@@ -50,6 +51,7 @@ class Run:
         self._settler = Settler(store, config, service.name, self.board, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
+        self._look_for_dead = 0.0
         self._watch = threading.Thread(target=self._keep_watch, name=f"homing-{self._store_name}-watch", daemon=True)
 
     # -- lifecycle ---------------------------------------------------------------------------------------------
@@ -138,7 +140,9 @@ class Run:
         worker.busy_with = deliveries
         verdict = deliveries[0].verdict
         if verdict is None:
-            self._attempt(worker, deliveries)
+            ready = [delivery for delivery in deliveries if self._settler.take_in_hand(delivery)]
+            if ready:
+                self._attempt(worker, ready)
         else:
             with self.board.settling() as allowed:
                 if allowed:
@@ -195,8 +199,18 @@ class Run:
                 self._give_up_hung(time.monotonic() - self._config.handling_seconds)
                 if RENEW in self._store.features:
                     self._renew(lease)
+                self._bring_dead()
             except BaseException:
                 log.exception("the watch over store %s goes on after an error", self._store_name)
+
+    def _bring_dead(self) -> None:
+        if time.monotonic() < self._look_for_dead:
+            return
+        self._look_for_dead = time.monotonic() + _LOOK_FOR_DEAD_EVERY
+        try:
+            self._settler.bring_dead()
+        except Exception as error:  # noqa: BLE001 - it is kept where it is, and looked for again
+            log.warning("what is dead in store %s stays there for now: %s", self._store_name, text_of(error))
 
     def _renew(self, lease: float) -> None:
         now = time.monotonic()

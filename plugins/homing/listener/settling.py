@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -19,14 +20,15 @@ from homing.listener.board import Board
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import ATTEMPTS, Delivery
 from homing.listener.progress import Progress
-from homing.message import Message
-from homing.store import CLAIM, ENVELOPE, RESCHEDULE, SCHEDULE, SESSIONS, Store
+from homing.message import DEAD, Message
+from homing.store import BROWSE, CLAIM, CRASHED, DEAD_LETTER, ENVELOPE, RESCHEDULE, SCHEDULE, SESSIONS, Store
 
 log = logging.getLogger(__name__)
 
 #: So often the listener tells the store the same outcome again when it does not answer.
 MAX_SETTLINGS = 10
 
+_PAGE = 100  # dead messages looked at at once
 _KEPT = ("content_type", "correlation_id", "session_id", "partition_key", "subject", "to", "reply_to")
 
 
@@ -92,11 +94,45 @@ class Settler:
 
     def keep(self, delivery: Delivery, delay: float) -> None:
         """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
+        # Before anybody may take it up again: should this process die meanwhile, it died of no message that waits.
+        self._rest(delivery)
         if not self._board.again(delivery, delay):
             self._let_go(delivery)
 
+    def take_in_hand(self, delivery: Delivery) -> bool:
+        """Whether a handler may have it now: the store must know before, or a message that kills would not be found."""
+        if not delivery.is_resting:
+            return True
+        try:
+            self._store.rest(delivery.message, resting=False)
+        except (LeaseLostError, NotInFlightError) as error:
+            log.warning("message %s of store %s: %s", delivery.id, self._store_name, text_of(error))
+            self._board.finished(delivery)
+            return False
+        except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
+            log.warning("message %s waits for store %s: %s", delivery.id, self._store_name, text_of(error))
+            self._board.settle_again(delivery, self._config.polling_seconds)
+            return False
+        delivery.is_resting = False
+        return True
+
+    def _rest(self, delivery: Delivery) -> None:
+        try:
+            self._store.rest(delivery.message, resting=True)
+            delivery.is_resting = True
+        except Exception as error:  # noqa: BLE001 - then its lease counts as before
+            log.debug("message %s: the store was not told that it waits: %s", delivery.id, text_of(error))
+
+    def _wake(self, delivery: Delivery) -> None:
+        """Before it goes back: what was forgiven in advance is not to be forgiven twice."""
+        if delivery.is_resting:
+            with suppress(Exception):
+                self._store.rest(delivery.message, resting=False)
+            delivery.is_resting = False
+
     def settle(self, delivery: Delivery, success: bool, outcome: str) -> None:
         """Acknowledges or releases; when the store does not answer, the listener tries again later."""
+        self._wake(delivery)
         try:
             self._store.acknowledge(delivery.message, success)
         except (LeaseLostError, NotInFlightError) as error:
@@ -116,7 +152,8 @@ class Settler:
             self._done(delivery, outcome)
 
     def release(self, delivery: Delivery) -> None:
-        """Gives back what was taken and not begun; where that fails, its lease runs out."""
+        """Gives back what was taken and is in no handler's hand; where that fails, its lease runs out."""
+        self._wake(delivery)
         try:
             self._store.acknowledge(delivery.message, success=False)
         except Exception as error:  # noqa: BLE001 - the lease does the same, later
@@ -132,7 +169,7 @@ class Settler:
         if config.dead_letter_store is not None:
             dead = config.dead_letter_store
             try:
-                self._store_dead(dead, delivery, error)
+                self._store_dead(dead, delivery, describe(error, self._service, delivery.attempts))
             except Exception as trouble:  # noqa: BLE001 - whatever it is, the message must not be acknowledged
                 trouble_text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
                 log.error(  # noqa: TRY400 - both errors are in the text
@@ -194,8 +231,27 @@ class Settler:
         self.settle(delivery, True, metrics.RETRIED if attempts else metrics.RELEASED)
         return True
 
-    def _store_dead(self, dead: Store, delivery: Delivery, error: BaseException) -> None:
-        headers = self._dead_headers(delivery, error)
+    def bring_dead(self) -> None:
+        """Brings what the store gave up, because whoever handled it died, to the dead-letter store: copied there before
+        it is finished here."""
+        dead, page, after = self._config.dead_letter_store, list[Message](), 0
+        if dead is None or not {BROWSE, DEAD_LETTER} <= self._store.features:
+            return
+        while page := self._store.browse(_PAGE, state=DEAD, after=after):
+            after = page[-1].sequence_number or after + 1
+            for message in page:
+                if message.dead_letter_reason != CRASHED:
+                    continue  # somebody else's decision, or not to be read
+                why = {"type": CRASHED, "message": message.dead_letter_description or CRASHED, "stack": ""}
+                about = {**why, "handler": self._service, "attempt": message.delivery_count}
+                self._store_dead(dead, Delivery(message), about)
+                self._store.finish_dead([message.id])
+                self._counts.add(metrics.DEAD_LETTERED)
+                log.error("message %s of store %s went to dead-letter store %s: %s", message.id, self._store_name,
+                          name_of(dead), why["message"])  # fmt: skip
+
+    def _store_dead(self, dead: Store, delivery: Delivery, about: Mapping[str, Any]) -> None:
+        headers = self._dead_headers(delivery, about)
         letter = replace(
             delivery.message,
             id=self._dead_id(delivery),
@@ -230,10 +286,9 @@ class Settler:
         place = f"{self._store_name}/{delivery.id}/{number}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
 
-    def _dead_headers(self, delivery: Delivery, error: BaseException) -> dict[str, Any]:
+    def _dead_headers(self, delivery: Delivery, about: Mapping[str, Any]) -> dict[str, Any]:
         """The message's headers, and what explains it to people."""
         message = delivery.message
-        about = describe(error, self._service, delivery.attempts)
         kept = {f"homing-{name}": getattr(message, name) for name in _KEPT if getattr(message, name) is not None}
         return {
             **{key: value for key, value in message.headers.items() if key != ATTEMPTS},

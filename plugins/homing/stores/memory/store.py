@@ -155,6 +155,17 @@ class MemoryStore(Store):
                 entry.time_next = now + _span(lease)
                 self._shelf.place(entry, LEASED)
 
+    def rest(self, message: Message, *, resting: bool) -> None:
+        with self._now():
+            self._held(message.id, message.lock_token).crashes += -1 if resting else 1
+
+    def finish_dead(self, ids: Collection[str]) -> None:
+        with self._now() as now:
+            for entry in [self._shelf.entries[one] for one in ids if one in self._shelf.entries]:
+                if entry.state == DEAD:
+                    entry.time_settled = now
+                    self._shelf.place(entry, ACKNOWLEDGED)
+
     # -- other ends a message can come to ----------------------------------------------------------------------
 
     def cancel(self, message_id: str) -> bool:

@@ -107,6 +107,11 @@ class Settlements:
     def extend(self, lease: float) -> Change:
         return Change({"time_next": self._database.now() + int(lease * NANOSECONDS)})
 
+    def rest(self, resting: bool) -> Change:
+        """Forgives in advance the crash that is counted when the lease runs out, or takes that back."""
+        crashes = self._table.c.crashes
+        return Change({}, computed={"crashes": crashes - 1 if resting else crashes + 1})
+
     # -- making them -------------------------------------------------------------------------------------------
 
     def apply(self, changes: Sequence[tuple[Sequence[Held], Change]], transaction: Any = None) -> None:

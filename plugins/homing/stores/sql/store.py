@@ -205,6 +205,9 @@ class SqlStore(Store):
         messages = [held_] if isinstance(held_, Message) else held_
         self._settlements.apply([(messages, self._settlements.extend(lease))])
 
+    def rest(self, message: Message, *, resting: bool) -> None:
+        self._settlements.apply([([message], self._settlements.rest(resting))])
+
     # -- other ends a message can come to ----------------------------------------------------------------------
 
     def cancel(self, message_id: str) -> bool:
@@ -414,7 +417,6 @@ class SqlStore(Store):
         return self._batches.dead(limit)
 
     def finish_dead(self, ids: Collection[str]) -> None:
-        """Acknowledges dead messages, after a copy of them is durable elsewhere."""
         self._batches.finish_dead(ids)
 
     # -- inside ------------------------------------------------------------------------------------------------
