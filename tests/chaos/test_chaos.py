@@ -17,7 +17,7 @@ from chaos import __main__ as harness
 from chaos.checker import Report, check, table
 from chaos.destination import MODES, Destination, DestinationError, fault_of
 from chaos.harms import Harm
-from chaos.inspection import Letter
+from chaos.inspection import Inspector, Letter
 from chaos.kinds import KINDS, Kind
 from chaos.matrix import ROWS, as_markdown, explained, harms_of
 from chaos.messages import content_of, id_of, is_unwanted
@@ -25,6 +25,7 @@ from chaos.nemesis import Nemesis
 from chaos.run import run
 from chaos.story import BEGAN, DROPPED, FAILED, TOOK, Event, Interruption, Story
 from chaos.subjects import Subject, Traits
+from homing import open_store
 from homing.delivery.suspects import CRASH
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +185,15 @@ def test_a_content_is_compared_with_what_was_stored() -> None:
     assert fault_of("m4", content_of(5)) == " with the content of m5"
     assert fault_of("m5", {**content_of(5), "long": ""}) == " with a changed content"
     assert fault_of("m5", "m5") == " with a content that nobody stored"
+
+
+def test_what_is_dead_in_its_store_and_not_in_the_dead_letter_store_is_stuck(tmp_path: Path) -> None:
+    subject = wrong(tmp_path, "", patience=0)
+    with open_store(subject.store) as store:
+        store.store("a", id="m1")
+        store.dead_letter(store.claim(1)[0], reason="crashed")
+
+    assert Inspector(subject).still_there() == ["m1"]
 
 
 # -- the nemesis -----------------------------------------------------------------------------------------------
