@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from chaos.messages import content_of, id_of, is_poison, is_shaky, is_unwanted, needs_replay
-from chaos.story import BEGAN, DROPPED, FAILED, TOOK, Storybook, append, lines
+from chaos.story import BEGAN, DROPPED, FAILED, PASSED, TOOK, Storybook, append, lines
 
 UP, DOWN, SLOW, LATE = "up", "down", "slow", "late"
 OS_ERROR, TIMEOUT, MEMORY = "OSError", "TimeoutError", "MemoryError"
 #: How the nemesis can make it; each is counted when it was so for somebody.
 MODES = (DOWN, SLOW, LATE, OS_ERROR, TIMEOUT, MEMORY)
 FLOWS = (FIRST_FLOW, _) = ("lake", "crm")
+#: What the rule that drops is called in a message's story.
+SOURCE = "source"
 
 _JUST_NOW = 0.5
 _SLOWLY = 0.2
@@ -46,9 +48,9 @@ class Destination:
 
     def drops(self, message_id: str, content: Any) -> bool:
         """The author's rule: whether nobody wants this message."""
+        self.book.tell(BEGAN, message_id, SOURCE)
         unwanted = is_unwanted(content["number"])
-        if unwanted:
-            self.book.tell(DROPPED, message_id)
+        self.book.tell(DROPPED if unwanted else PASSED, message_id, SOURCE)
         return unwanted
 
     def take(self, message_id: str, flow: str, content: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-BEGAN, TOOK, FAILED, DROPPED = "began", "took", "failed", "dropped"
+BEGAN, TOOK, FAILED, DROPPED, PASSED = "began", "took", "failed", "dropped", "passed"
 
 # So long after its end a message may still be on the way into the ledger, or to its store, of whoever handled it.
 _RECORDED_AFTER = 2.0
@@ -85,7 +85,7 @@ class Story:
             self._of[event.message_id].append(event)
             if event.what == BEGAN:
                 self._beginnings[event.pid].append(event.at)
-            elif event.what in (TOOK, FAILED):
+            elif event.what in (TOOK, FAILED, DROPPED, PASSED):
                 self._ends[event.pid, event.message_id].append(event.at)
         self._interruptions = interruptions
 
