@@ -302,6 +302,31 @@ def test_a_dead_letter_whose_lock_is_lost_is_not_moved(tmp_path: Path) -> None:
         bus.close()
 
 
+@pytest.mark.parametrize("dies_in", ["store_many", "finish_dead"])
+def test_collecting_the_dead_that_breaks_half_way_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    bus = Bus(f"sqlite:///{tmp_path}/bus.db")
+    try:
+        queue = bus.queue()
+        receiver = bus.receiver(queue=queue)
+        bus.sender(queue=queue).send(Message(body="old", time_to_live=0.05))
+        time.sleep(0.1)
+        with monkeypatch.context() as broken:
+
+            def away(*_: object, **__: object) -> None:
+                raise StoreUnavailableError("broken half-way")
+
+            broken.setattr(SqlStore, dies_in, away)
+            with pytest.raises(StoreUnavailableError):
+                receiver.receive(server_wait_time=1, dead_lettered=True)
+
+        assert get(receiver, dead_lettered=True).body == "old"
+        assert nothing(receiver, dead_lettered=True)
+    finally:
+        bus.close()
+
+
 def test_a_message_id_comes_again_when_its_window_is_over(tmp_path: Path) -> None:
     bus = Bus(f"sqlite:///{tmp_path}/bus.db")
     try:

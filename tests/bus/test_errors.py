@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from datetime import datetime, timedelta, timezone
@@ -67,6 +68,22 @@ def test_settling_what_was_received_and_deleted_is_refused_and_takes_nothing_els
 
     deleting.close()
     assert (message.body, get(bus.receiver(queue=queue)).body) == ("first", "second")
+
+
+def test_what_was_received_and_deleted_does_not_come_again_when_its_lock_would_have_ended(bus: Bus) -> None:
+    queue = bus.queue(lock_duration=1.0)
+    bus.sender(queue=queue).send_batch([Message(body="first"), Message(body="second")])
+    keeping = bus.receiver(queue=queue)
+    deferred = keeping.defer(get(keeping))
+    deleting = bus.receiver(queue=queue, receive_mode=ReceiveMode.RECEIVE_AND_DELETE)
+
+    assert get(deleting).body == "second"
+    assert deleting.receive_deferred(deferred).body == "first"
+    time.sleep(1.2)
+
+    assert nothing(bus.receiver(queue=queue))
+    with pytest.raises(NoSuchMessageError):
+        bus.receiver(queue=queue).receive_deferred(deferred)
 
 
 def test_cancelling_what_is_due_already_is_refused_and_it_is_delivered(bus: Bus) -> None:

@@ -329,6 +329,19 @@ def test_rescheduling_puts_a_message_off(store: Store) -> None:
     assert datetime.now(timezone.utc) >= due
 
 
+@pytest.mark.needs(RESCHEDULE, DEAD_LETTER, COUNT)
+def test_what_is_finished_or_dead_is_not_rescheduled(store: Store) -> None:
+    for name in ("done", "dead"):
+        store.store(name, id=name)
+    store.acknowledge(take(store))
+    store.dead_letter(take(store), reason="bad")
+
+    assert store.reschedule(["done", "dead"], soon(0)) == 0
+
+    assert store.retrieve() is None
+    assert (store.count()["acknowledged"], store.count()["dead"]) == (1, 1)
+
+
 @pytest.mark.needs(RESCHEDULE)
 @pytest.mark.parametrize(("said", "following"), [(None, 3), (0, 1), (7, 8)])
 def test_deliveries_are_counted_on_from_what_rescheduling_says(store: Store, said: int | None, following: int) -> None:
@@ -432,7 +445,7 @@ def test_a_session_claimed_by_its_id_comes_whole_and_in_order_to_one_consumer(st
     claimed = store.claim(3, session_id="a", lease=30)
 
     assert [message.id for message in claimed] == ["a0", "a1", "a2"]
-    assert other.claim(3, session_id="a") == []
+    assert other.claim(4, session_id="a") == [], "not even the one behind those that are held"
     store.settle(claimed)
     assert [message.id for message in other.claim(3, session_id="a")] == ["a3"]
 
@@ -593,3 +606,17 @@ def test_purging_dead_letters_must_be_asked_for(store: Store) -> None:
 
     assert store.purge(0) == 0
     assert store.purge(0, state="dead") == 1
+
+
+@pytest.mark.needs(PURGE, DEAD_LETTER, COUNT)
+def test_purging_dead_letters_leaves_everything_else(store: Store) -> None:
+    for content in ("done", "dead", "held", "waiting"):
+        store.store(content)
+    store.acknowledge(take(store))
+    store.dead_letter(take(store), reason="bad")
+    take(store)
+
+    assert store.purge(0, state="dead") == 1
+
+    left = {state: number for state, number in store.count().items() if number}
+    assert left == {"acknowledged": 1, "leased": 1, "available": 1}

@@ -70,6 +70,19 @@ def test_what_is_held_too_long_goes_back_and_counts(open_one: Callable[..., Rabb
     other.acknowledge(current)
 
 
+def test_a_lease_that_ran_out_is_lost_before_anybody_has_looked(
+    open_one: Callable[..., RabbitStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_one(ack_wait=1)
+    store.store("a")
+    message = take(store)
+    monkeypatch.setattr(RabbitStore, "tend", lambda _: None)  # the thread that would notice has no turn
+    time.sleep(1.1)
+
+    with pytest.raises(LeaseLostError):
+        store.acknowledge(message)
+
+
 def test_a_renewed_lease_lasts(open_one: Callable[..., RabbitStore]) -> None:
     store, other = open_one(ack_wait=0.3), open_one()
     store.store("a")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from homing.delivery import keep_books
+from homing.delivery.books import Books, Column
 from homing.ledger import DELIVERED, DROPPED, FILTERED, SOURCE_FLOW, Entry
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
@@ -70,3 +73,10 @@ def test_a_second_delivery_is_counted(pipeline: Pipeline) -> None:
     assert (books.total.delivered, books.total.duplicates) == (1, 1)
     assert books.destinations["crm"].duplicates == 1
     assert books.balanced
+
+
+@pytest.mark.parametrize("side", ["destinations", "batches"])
+def test_books_in_which_one_column_does_not_balance_do_not_balance(side: str) -> None:
+    missing = Column(accepted=2, delivered=1)
+
+    assert not Books(**{side: {"crm": missing}}).balanced  # type: ignore[arg-type]

@@ -78,6 +78,27 @@ def test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand(
     assert (books.balanced, books.total.delivered) == (True, 2)
 
 
+def test_a_delivery_of_a_replay_is_recorded_before_the_next_one_is_made(pipeline: Pipeline) -> None:
+    stores, received = pipeline.stores, list[str]()
+    ids = fail_both(pipeline, 1)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids)
+
+    @destination
+    def lake(content: object) -> None:
+        received.append("lake")
+
+    @destination
+    def crm(content: object) -> None:
+        raise KeyboardInterrupt  # the end of the process: nothing in the product catches it
+
+    with pytest.raises(KeyboardInterrupt):
+        replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+
+    assert received == ["lake"]
+    assert stores.ledger.entries(ids)[ids[0]]["lake"].done
+
+
 def test_a_chain_with_dataframe_handlers_is_refused_before_any_message_fails(pipeline: Pipeline) -> None:
     stores, ids = pipeline.stores, fail_both(pipeline, 1)
     batch = pipeline.batch("replay")

@@ -80,6 +80,29 @@ def test_whoever_takes_a_step_over_shuts_the_other_out(stores: PipelineStores) -
     assert ledger.entries(["m"])["m"]["crm"].done
 
 
+def test_who_lost_a_step_does_not_close_it_for_the_one_who_has_it(stores: PipelineStores) -> None:
+    ledger = stores.ledger
+    orphan = ledger.open_step("run", "deliver.crm", 60)
+    current = ledger.open_step("run", "deliver.crm", 60)
+
+    ledger.close_step(orphan)
+
+    ledger.record(current, [Entry("m", "crm", DELIVERED, batch_id="b")])
+    assert ledger.is_open("run", "deliver.crm")
+
+
+def test_who_lost_a_step_names_nothing_that_he_has_in_hand(stores: PipelineStores) -> None:
+    ledger = stores.ledger
+    orphan = ledger.open_step("run", "deliver.crm", 60)
+    ledger.suspect(ledger.open_step("run", "deliver.crm", 60), "what is in hand now")
+
+    with pytest.raises(LeaseLostError):
+        ledger.suspect(orphan, None, [Entry("m", "crm", DELIVERED, batch_id="b")])
+
+    assert ledger.entries(["m"]) == {}
+    assert ledger.open_step("run", "deliver.crm", 60).suspect == "what is in hand now"
+
+
 def test_two_destinations_of_a_run_do_not_shut_each_other_out(stores: PipelineStores) -> None:
     crm = stores.ledger.open_step("run", "deliver.crm", 60)
     lake = stores.ledger.open_step("run", "deliver.lake", 60)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -207,4 +208,5 @@ def test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next(
     monkeypatch.setattr(alone.pq, "ParquetWriter", Overtaken)
 
     assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
+
     assert WorkDir(str(tmp_path / "work"), LocalFiles()).published("run") is None

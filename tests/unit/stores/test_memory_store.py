@@ -15,7 +15,7 @@ import pytest
 
 from homing import Message, open_store
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, UnsupportedError
-from homing.store import CRASHED, EXPIRED
+from homing.store import CRASHED, EXPIRED, BatchLease
 from homing.stores.memory import MemoryStore
 from homing.stores.memory.options import Options
 from tests.unit.stores.conftest import Clock
@@ -56,6 +56,7 @@ def test_nobody_can_change_what_is_stored(make: Callable[..., MemoryStore]) -> N
     headers["h"].append(2)
     seen = store.browse()[0]
     seen.content["list"].append(3)
+    seen.headers["h"].append(3)
 
     message = store.retrieve()
 
@@ -196,3 +197,46 @@ def test_every_option_is_documented_with_its_default() -> None:
     assert {name: float(value) for name, value in documented.items()} == {
         field.name: float(field.default) for field in fields(Options)
     }
+
+
+def test_a_lease_that_ran_out_settles_nothing_although_nobody_took_over(
+    make: Callable[..., MemoryStore], clock: Clock
+) -> None:
+    store = make(ack_wait=30)
+    store.store("a")
+    message = store.retrieve()
+    assert message is not None
+    clock.advance(31)
+
+    with pytest.raises(LeaseLostError):
+        store.acknowledge(message)
+
+    assert store.count()["available"] == 1
+
+
+def test_a_message_given_twice_is_not_settled(make: Callable[..., MemoryStore]) -> None:
+    store = make()
+    store.store("a")
+    (message,) = store.claim(1)
+
+    with pytest.raises(NotInFlightError, match="twice"):
+        store.settle([message, message], [True, False])
+
+    assert store.count()["leased"] == 1
+
+
+def test_a_batch_that_another_holds_by_now_is_not_renewed(make: Callable[..., MemoryStore], clock: Clock) -> None:
+    store = make()
+    store.store("a")
+    (late,) = store.claim(1, batch_id="run", lease=30)
+    clock.advance(31)
+    (current,) = store.claim(1, batch_id="run", lease=30)
+    assert late.lock_token is not None
+    assert current.lock_token is not None
+
+    with pytest.raises(LeaseLostError):
+        store.renew(BatchLease("run", late.lock_token, 1), 600)
+    store.renew(BatchLease("run", current.lock_token, 1), 60)
+
+    clock.advance(61)
+    assert store.retrieve() is not None

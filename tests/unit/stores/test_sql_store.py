@@ -245,6 +245,26 @@ def test_renewing_keeps_a_batch_and_fails_once_it_is_lost(store: SqlStore, other
         store.renew(held, 10)
 
 
+def test_forgetting_is_fenced_by_the_lease_and_all_or_none(store: SqlStore, clock: Clock) -> None:
+    ids = store.store_many(["a", "b"])
+    late = store.lease_batch(2, batch_id="run", lease=30)
+    assert late is not None
+    clock.advance(31)
+    current = store.lease_batch(2, batch_id="run", lease=30)
+    assert current is not None
+
+    with pytest.raises(LeaseLostError):
+        store.forget_batch(late, ids)
+    with pytest.raises(LeaseLostError):
+        store.forget_batch(current, [*ids, "somebody else's"])
+    assert store.present(ids) == set(ids)
+    clock.advance(31)
+    with pytest.raises(LeaseLostError):
+        store.forget_batch(current, ids)
+
+    assert store.present(ids) == set(ids)
+
+
 def test_messages_claimed_by_id_are_those_nobody_else_holds(store: SqlStore, other: SqlStore) -> None:
     ids = store.store_many(["a", "b", "c"])
     other.retrieve()
@@ -275,6 +295,39 @@ def test_a_dead_message_copied_elsewhere_is_acknowledged(store: SqlStore) -> Non
     store.finish_dead(["a", "b"])
 
     assert {state: number for state, number in store.count().items() if number} == {"available": 1, "acknowledged": 1}
+
+
+def test_only_what_is_dead_is_finished_as_dead(store: SqlStore) -> None:
+    waiting, held = store.store_many(["a", "b"])
+    store.claim(1)
+
+    store.finish_dead([waiting, held])
+
+    assert store.present([waiting, held]) == {waiting, held}
+
+
+def test_who_lost_a_batch_neither_renews_nor_blames_nor_reads_its_messages(store: SqlStore, clock: Clock) -> None:
+    ids = store.store_many(["a"])
+    late = store.lease_batch(1, batch_id="run", lease=30)
+    assert late is not None
+    clock.advance(31)
+    current = store.lease_batch(1, batch_id="run", lease=30)
+    assert current is not None
+
+    with pytest.raises(LeaseLostError, match="run"):
+        store.renew(late, 600)
+    for _ in range(5):
+        store.count_crash(late, ids)
+
+    assert next(store.batch_rows(current))["crashes"] == 0
+    assert list(store.batch_rows(late)) == []
+
+
+def test_what_was_released_is_no_part_of_its_batch_any_more(store: SqlStore) -> None:
+    store.store("a")
+    store.settle(store.claim(1, batch_id="run"), success=False)
+
+    assert not store.knows_batch("run")
 
 
 def test_the_parts_of_a_batch_are_the_whole_batch(store: SqlStore) -> None:

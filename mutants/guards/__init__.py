@@ -1,0 +1,19 @@
+"""The guards of the code, by the part of it that they are in."""
+
+from __future__ import annotations
+
+from mutants.guard import Guard
+from mutants.guards import airflow, bus, delivery, listener, memory, pipeline, rabbitmq, servicebus, spark, sql
+
+GUARDS: tuple[Guard, ...] = (
+    *memory.GUARDS,
+    *sql.GUARDS,
+    *rabbitmq.GUARDS,
+    *servicebus.GUARDS,
+    *listener.GUARDS,
+    *pipeline.GUARDS,
+    *delivery.GUARDS,
+    *spark.GUARDS,
+    *bus.GUARDS,
+    *airflow.GUARDS,
+)

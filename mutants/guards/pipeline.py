@@ -1,0 +1,7 @@
+"""The guards of pipeline."""
+
+from __future__ import annotations
+
+from mutants.guard import guard
+
+GUARDS = ()

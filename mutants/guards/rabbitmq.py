@@ -1,0 +1,191 @@
+"""The guards of the RabbitMQ store."""
+
+from __future__ import annotations
+
+from mutants.guard import guard
+
+_STORE, _CONSUMER, _PUBLISHER = (f"stores/rabbitmq/{name}.py" for name in ("store", "consumer", "publisher"))
+_ENVELOPE = "stores/rabbitmq/envelope.py"
+_DYING, _SENDING, _RECEIVING = (f"tests/rabbitmq/test_{name}.py::" for name in ("dying", "sending", "receiving"))
+_STRANGERS, _WAITING = (f"tests/rabbitmq/test_{name}.py::" for name in ("strangers", "waiting"))
+_ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when_the_copy_is_there"
+_ELSEWHERE = f"{_DYING}test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_there"
+
+GUARDS = (
+    # -- the next copy is there before this one is acknowledged ------------------------------------------------
+    guard(
+        "what is released is stored anew before it is acknowledged",
+        _STORE,
+        "self._replace(held, self._released(held.delivery))",
+        "parcel = self._released(held.delivery)\n"
+        "                self._consumer.finish(held)\n"
+        "                self._publisher.publish([parcel])",
+        f"{_ON}[release]",
+    ),
+    guard(
+        "a dead letter is stored before its message is acknowledged",
+        _STORE,
+        "self._replace(held, self._dead(held.delivery, reason, description))",
+        "parcel = self._dead(held.delivery, reason, description)\n"
+        "            self._consumer.finish(held)\n"
+        "            self._publisher.publish([parcel])",
+        f"{_ON}[dead-letter]",
+        f"{_DYING}test_a_dead_letter_that_the_broker_refuses_leaves_the_message_with_its_consumer",
+    ),
+    guard(
+        "what is expired, poison, unreadable, early or to be counted is stored elsewhere before it is acknowledged",
+        _STORE,
+        "        self._publisher.publish([elsewhere])\n        self._consumer.discard(delivery)\n",
+        "        self._consumer.discard(delivery)\n        self._publisher.publish([elsewhere])\n",
+        *(f"{_ELSEWHERE}[{way}]" for way in ("expired", "poison", "unreadable", "early", "classic")),
+    ),
+    guard(
+        "what could not go elsewhere is the next again",
+        _STORE,
+        "                    self._consumer.put_back(delivery)\n",
+        "                    assert delivery\n",
+        f"{_DYING}test_a_message_whose_way_elsewhere_is_refused_is_the_next_again",
+    ),
+    guard(
+        "what comes back from its consumers too often is dead",
+        _STORE,
+        "        if crashes >= options.max_deliveries *",
+        "        if crashes >= 10**9 *",
+        f"{_RECEIVING}test_what_crashes_its_consumers_is_dead_with_that_reason[quorum]",
+    ),
+    guard(
+        "in a classic queue, which counts nothing, the message counts",
+        _STORE,
+        "if options.queue_type == CLASSIC and delivery.redelivered:",
+        "if options.queue_type == CLASSIC and not delivery.tag:",
+        f"{_RECEIVING}test_what_crashes_its_consumers_is_dead_with_that_reason[classic]",
+    ),
+    guard(
+        "what arrives early waits on",
+        _STORE,
+        "if due > now + _EARLY:",
+        "if due > now + 10**9:",
+        f"{_WAITING}test_a_message_arrives_early_only_to_wait_on",
+    ),
+    guard(
+        "what outlived its time is not handed out",
+        _STORE,
+        "if expiry is not None and expiry <= now:",
+        "if expiry is not None and expiry <= 0:",
+        f"{_WAITING}test_what_is_due_for_longer_than_its_time_to_live_is_dead",
+    ),
+    guard(
+        "what cannot be read is kept aside, and not dropped",
+        _STORE,
+        "elsewhere = self._dead(delivery, contract.UNREADABLE, str(error))",
+        "return self._consumer.discard(delivery)",
+        f"{_STRANGERS}test_what_cannot_be_read_is_dead_with_its_reason_and_the_next_is_delivered[case0]",
+    ),
+    # -- sending -----------------------------------------------------------------------------------------------
+    guard(
+        "what the broker cannot route is not taken for stored",
+        _PUBLISHER,
+        "parcel.properties, mandatory=True)",
+        "parcel.properties, mandatory=False)",
+        f"{_SENDING}test_a_message_the_broker_cannot_route_is_an_error_and_the_queue_is_made_anew",
+    ),
+    guard(
+        "what the broker sent back is not taken for stored",
+        _PUBLISHER,
+        "            if self._refused or self._returned:\n",
+        "            if self._refused:\n",
+        f"{_SENDING}test_a_message_the_broker_cannot_route_is_an_error_and_the_queue_is_made_anew",
+    ),
+    guard(
+        "what the broker refused is not taken for stored",
+        _PUBLISHER,
+        "            if self._refused or self._returned:\n",
+        "            if self._returned:\n",
+        f"{_SENDING}test_a_message_the_broker_refuses_is_an_error_that_names_the_first",
+    ),
+    guard(
+        "storing waits until the broker has answered for every message",
+        _PUBLISHER,
+        "        link.run(partial(self._has_answered, len(parcels)))\n",
+        "",
+        f"{_SENDING}test_a_message_the_broker_refuses_is_an_error_that_names_the_first",
+    ),
+    guard(
+        "of what was on its way when the connection broke, only what was confirmed is said to be stored",
+        _PUBLISHER,
+        "if self._confirmed[index] and index not in refused",
+        "if index not in refused",
+        f"{_SENDING}test_a_broker_that_dies_half_way_is_an_error_that_tells_which_are_stored",
+    ),
+    guard(
+        "a message is written to the broker's disk",
+        _ENVELOPE,
+        "properties = pika.BasicProperties(delivery_mode=_PERSISTENT, message_id=message.id, type=kind)",
+        "properties = pika.BasicProperties(message_id=message.id, type=kind)",
+        f"{_SENDING}test_a_message_in_a_classic_queue_is_persistent[store]",
+    ),
+    guard(
+        "a message keeps its id when it goes round",
+        _ENVELOPE,
+        "message_id=delivery.id if len(delivery.id.encode()) <= _SHORT else None,",
+        "message_id=None,",
+        f"{_STRANGERS}test_a_message_without_an_id_keeps_the_one_it_got_when_it_is_released",
+    ),
+    guard(
+        "a message that goes round remembers its crashes",
+        _ENVELOPE,
+        "headers |= {DELIVERIES: deliveries, CRASHES: crashes}",
+        "headers |= {DELIVERIES: deliveries}",
+        f"{_RECEIVING}test_what_crashes_its_consumers_is_dead_with_that_reason[classic]",
+    ),
+    # -- holding -----------------------------------------------------------------------------------------------
+    guard(
+        "what came through a connection that is gone is settled by nobody",
+        _CONSUMER,
+        "if self.link.is_open and self.link.epoch == self._epoch:\n            return\n        for held",
+        "if self.link.epoch >= 0:\n            return\n        for held",
+        f"{_RECEIVING}test_a_tag_of_a_lost_connection_is_never_sent",
+    ),
+    guard(
+        "what is held too long goes back to the queue",
+        _CONSUMER,
+        "if held.deadline <= now and not held.busy]",
+        "if held.deadline <= 0 and not held.busy]",
+        f"{_RECEIVING}test_what_is_held_too_long_goes_back_and_counts",
+    ),
+    guard(
+        "a lease that ran out is a lost one, however its message is named",
+        _CONSUMER,
+        "        self.take_back_overdue()\n        token = ",
+        "        token = ",
+        f"{_RECEIVING}test_a_lease_that_ran_out_is_lost_before_anybody_has_looked",
+    ),
+    guard(
+        "acknowledgements in groups name what is settled, and nothing between",
+        _CONSUMER,
+        "            if tag not in pending:\n                break\n            last = tag\n",
+        "            last = max(last, tag) if tag in pending else last\n",
+        f"{_RECEIVING}test_acknowledgements_in_any_order_settle_exactly_what_they_name",
+    ),
+    guard(
+        "acknowledgements that wait for their group are sent before the connection ends",
+        _CONSUMER,
+        "        if self.link.is_open and self.link.epoch == self._epoch:\n            self._send_acknowledged()\n",
+        "        self._acknowledged.clear()\n",
+        f"{_RECEIVING}test_acknowledgements_in_any_order_settle_exactly_what_they_name",
+    ),
+    guard(
+        "a message is acknowledged once",
+        _CONSUMER,
+        "        self._forget(held)\n        self.discard(held.delivery)\n",
+        "        self.discard(held.delivery)\n",
+        f"{_RECEIVING}test_acknowledging_twice_raises",
+    ),
+    guard(
+        "what was sent ahead to an idle consumer goes to another",
+        _CONSUMER,
+        "            self._give_back(self._arrived)\n            self._arrived.clear()\n",
+        "            pass\n",
+        f"{_RECEIVING}test_what_was_sent_ahead_to_an_idle_consumer_goes_to_another",
+    ),
+)

@@ -1,0 +1,7 @@
+"""The guards of spark."""
+
+from __future__ import annotations
+
+from mutants.guard import guard
+
+GUARDS = ()

@@ -1,0 +1,83 @@
+"""What a store gave up is brought to the dead-letter store, and is finished only when it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from homing.delivery import keep_books
+from homing.errors import StoreUnavailableError
+from homing.message import DEAD
+from homing.stores.sql import SqlStore
+from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
+
+
+def given_up(pipeline: Pipeline) -> str:
+    """A message that its store has given up; its id."""
+    store = pipeline.stores.store
+    message_id = store.store("deadly")
+    store.dead_letter(store.claim(1)[0], reason="crashed")
+    return message_id
+
+
+@pytest.mark.parametrize(
+    ("target", "method"),
+    [("dead_letters", "store_many"), ("store", "finish_dead")],
+    ids=["before the copy", "between the copy and the end"],
+)
+def test_moving_the_dead_that_dies_half_way_is_completed_by_the_next(
+    pipeline: Pipeline, crash: Callable[[object, str], None], target: str, method: str
+) -> None:
+    message_id = given_up(pipeline)
+    crash(getattr(pipeline.stores, target), method)
+    with pytest.raises(Crash):
+        pipeline.batch("run").move_dead()
+    assert keep_books(pipeline.stores, FLOWS).total.dead_lettered == 1
+
+    pipeline.batch("run").move_dead()
+
+    (letter,) = pipeline.stores.dead_letters.browse()
+    assert letter.content["message"]["id"] == message_id
+    assert pipeline.stores.store.count()[DEAD] == 0
+
+
+def test_what_a_dead_letter_store_has_no_room_for_is_not_finished(pipeline: Pipeline) -> None:
+    batch = pipeline.batch("run")
+    given_up(pipeline)
+    batch.move_dead()
+    (letter,) = pipeline.stores.dead_letters.browse()
+    second = given_up(pipeline)
+    with sa.create_engine(pipeline.stores.dead_letters._url).begin() as connection:
+        # Whatever it is, what lies there under the second one's name is another message.
+        name = letter.id.replace(str(letter.content["message"]["id"]), second)
+        connection.execute(sa.text("update homing_orders_dead set id = :name"), {"name": name})
+
+    assert batch.move_dead() == 0
+
+    assert [message.id for message in pipeline.stores.store.browse(state=DEAD)] == [second]
+
+
+def test_a_store_that_is_away_is_not_taken_for_one_that_holds_nothing(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.failed("run", message_id, "crm")
+    pipeline.batch("run").settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([message_id])
+    pipeline.delivered("replay", message_id, *FLOWS, batch_id="run")
+    knows = SqlStore.knows_batch
+
+    def away(store: SqlStore, batch_id: str) -> bool:
+        if store is pipeline.stores.failures:
+            raise StoreUnavailableError("the failure store is away")
+        return knows(store, batch_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlStore, "knows_batch", away)
+        with pytest.raises(StoreUnavailableError):
+            replay.finish_replay()
+
+    assert replay.finish_replay().acknowledged == 1
