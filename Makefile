@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test kills chaos bench check format clean
+.PHONY: help setup demo up down test kills mutants chaos bench check format clean
 
 # Which Python to build on (3.10 to 3.13), for example: make test PYTHON=python3.12
 PYTHON ?=
@@ -18,6 +18,9 @@ PORT ?= 8080
 DURATION ?= 600
 SEED ?=
 SUBJECTS ?=
+
+# Only the guards whose file or sentence has this text in it: make mutants ONLY=rabbitmq
+ONLY ?=
 
 # A smaller round of everything: make bench QUICK=1
 QUICK ?=
@@ -46,6 +49,10 @@ test: ## run the tests, against real servers
 kills: ## SIGKILL every step of a run on a real Airflow, each on its own; ten minutes and more
 	@scripts/setup.sh --services
 	@$(VENV)/python -m pytest -m matrix --log-cli-level INFO $(ARGS)
+
+mutants: ## take each guard of the code out of a copy of it, and see a named test fail
+	@scripts/setup.sh --services
+	@$(VENV)/python -m mutants $(if $(ONLY),"$(ONLY)")
 
 chaos: ## kill, stop, starve and restart processes and servers, and count the messages
 	@scripts/setup.sh --services

@@ -80,18 +80,17 @@ class Tree:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         cases = _cases(report)
-        lines = output.strip().splitlines() or ["nothing was said"]
-        word = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+        word = " / ".join(output.strip().splitlines()[-3:])
         return {test: _outcome(cases, test, word) for test in tests}
 
 
 def missing(tests: Sequence[str], root: Path) -> set[str]:
     """Those of these tests that are not there. One such would keep pytest from running the others."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", *tests]
+    files = sorted({test.partition("::")[0] for test in tests if (root / test.partition("::")[0]).is_file()})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", *files]
     found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    collected = {line for line in found.stdout.splitlines() if "::" in line and not line.startswith("ERROR")}
-    names = collected | {name.partition("[")[0] for name in collected}
-    return set(tests) - names
+    collected = {line for line in found.stdout.splitlines() if "::" in line}
+    return set(tests) - collected - {name.partition("[")[0] for name in collected}
 
 
 def _cases(report: Path) -> list[ET.Element]:

@@ -1,7 +1,318 @@
-"""The guards of delivery."""
+"""The guards of the protocol of a run: claim, settle, replay, dead-letter, audit, intake."""
 
 from __future__ import annotations
 
 from mutants.guard import guard
 
-GUARDS = ()
+_SETTLING, _HOLDING, _BATCH, _BOOKS = (f"delivery/{name}.py" for name in ("settling", "holding", "batch", "books"))
+_INTAKE, _SUSPECTS, _REPLAYING, _RECORDS = (
+    f"delivery/{name}.py" for name in ("intake", "suspects", "replaying", "records")
+)
+_GIVING_UP, _FAILURES = "delivery/giving_up.py", "delivery/failures.py"
+
+_BATCHES, _MOVES, _AGAIN, _CRASHES = (
+    f"tests/unit/delivery/test_{name}.py::" for name in ("batch", "dead_moves", "ids_again", "crashes")
+)
+_BY_HAND, _AUDIT = "tests/unit/delivery/test_by_hand.py::", "tests/unit/delivery/test_books.py::"
+_TAKEN_IN = "tests/intake/test_intake.py::"
+
+GUARDS = (
+    # -- settling ----------------------------------------------------------------------------------------------
+    guard(
+        "what failed is copied before it is acknowledged",
+        _SETTLING,
+        "            self._copy(list(copies.values()), to)\n            self._finish(held, copies)\n",
+        "            self._finish(held, copies)\n            self._copy(list(copies.values()), to)\n",
+        f"{_BATCHES}test_a_settlement_that_dies_half_way_is_completed_by_the_next[sqlite-before the copy]",
+    ),
+    guard(
+        "a copy that its store did not keep is noticed",
+        _SETTLING,
+        "        if missing:\n",
+        "        if missing and not copies:\n",
+        f"{_BATCHES}test_a_copy_that_the_store_did_not_keep_is_noticed_and_nothing_is_acknowledged[sqlite]",
+    ),
+    guard(
+        "only what is complete is acknowledged",
+        _SETTLING,
+        "self._finish(held, [head.row_id for head in found.complete])\n            gone",
+        "self._finish(held, [head.row_id for head in (*found.complete, *found.untouched)])\n            gone",
+        f"{_BATCHES}test_a_message_nobody_got_to_is_released_and_claimed_again[sqlite]",
+    ),
+    guard(
+        "what could not be moved is released, not acknowledged",
+        _SETTLING,
+        "held.store.settle_batch(held.lease, kept, success=False)",
+        "held.store.settle_batch(held.lease, kept)",
+        f"{_BATCHES}test_a_message_nobody_got_to_is_released_and_claimed_again[sqlite]",
+    ),
+    guard(
+        "a message is complete when every destination is done",
+        _SETTLING,
+        "return bool(flows) and all(",
+        "return bool(flows) and any(",
+        f"{_BATCHES}test_a_message_with_one_destination_left_is_not_acknowledged[sqlite]",
+    ),
+    guard(
+        "who names no destinations knows of no message that it is complete",
+        _SETTLING,
+        "return bool(flows) and all(",
+        "return all(",
+        "tests/unit/airflow_parts/test_reconciling.py::"
+        "test_a_chain_that_cannot_be_imported_proves_nothing_complete_and_strands_nothing",
+    ),
+    guard(
+        "a source flow that went well delivers nothing by itself",
+        _SETTLING,
+        "_COMPLETE = DONE_STATES - {PROCESSED}",
+        "_COMPLETE = DONE_STATES",
+        f"{_BATCHES}test_a_source_flow_that_succeeded_completes_no_message[sqlite-flows1]",
+    ),
+    guard(
+        "a replay dead-letters what failed in it, and not what was merely there",
+        _SETTLING,
+        "if not tried or self._failed_here(found.entries[head.row_id])]",
+        "]",
+        f"{_BATCHES}test_an_outage_is_not_a_poison_message[sqlite]",
+    ),
+    guard(
+        "a task that still runs when its batch is settled may record no more",
+        _SETTLING,
+        "        self._stores.ledger.close_steps(self._holding.run_id)\n",
+        "",
+        f"{_BATCHES}test_settling_ends_the_turn_of_every_task_that_still_runs[sqlite]",
+    ),
+    guard(
+        "the message in hand of a step that died has failed",
+        _SETTLING,
+        "crashed = self._take_over()",
+        "crashed: list[Fence] = []",
+        f"{_CRASHES}test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_released[sqlite]",
+    ),
+    guard(
+        "where nobody knows which message it was, a crash is counted for each",
+        _SETTLING,
+        "held.store.count_crash(held.lease, [head.row_id for head in died])",
+        "assert died is not None",
+        f"{_CRASHES}test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_that_is_not_done[sqlite]",
+    ),
+    guard(
+        "a part that was in hand is suspected, and no other",
+        _SETTLING,
+        "any(span is None or span.covers(head.row_id) for span in spans)",
+        "any(span is None or span for span in spans)",
+        f"{_CRASHES}test_of_a_part_that_was_in_hand_only_its_messages_are_suspected[sqlite]",
+    ),
+    guard(
+        "what is there at too many deaths has failed",
+        _SETTLING,
+        "if head.crashes + 1 >= most]",
+        "if head.crashes + 1 >= most + 10**6]",
+        f"{_CRASHES}test_a_message_that_was_there_at_too_many_deaths_has_failed[sqlite]",
+    ),
+    # -- what a store gave up ----------------------------------------------------------------------------------
+    guard(
+        "what a store gave up is finished only when its dead letter is there",
+        _SETTLING,
+        "            if letters:\n                self._record_as_failed(",
+        "            store.finish_dead([*letters, *(head.row_id for head in found.complete)])\n"
+        "            if letters:\n                self._record_as_failed(",
+        f"{_MOVES}test_moving_the_dead_that_dies_half_way_is_completed_by_the_next[sqlite-before the copy]",
+    ),
+    guard(
+        "what the dead-letter store has no room for is not finished",
+        _SETTLING,
+        "store.finish_dead([*letters, *(",
+        "store.finish_dead([*open_ids, *(",
+        f"{_MOVES}test_what_a_dead_letter_store_has_no_room_for_is_not_finished[sqlite]",
+    ),
+    guard(
+        "a second message of an id waits while the first one's failure is there",
+        _SETTLING,
+        "copies = self._with_room(self._copies(held, moving, found, to), to)",
+        "copies = self._copies(held, moving, found, to)",
+        f"{_AGAIN}test_a_second_failure_waits_in_its_store_until_the_first_has_left[sqlite]",
+    ),
+    guard(
+        "what a store gave up is recorded as failed, so that a replay finds it",
+        _SETTLING,
+        "self._record_as_failed([rows[head.row_id] for head in found.untouched])",
+        "assert rows",
+        f"{_MOVES}test_what_a_store_gave_up_is_found_by_a_replay_of_its_batch[sqlite]",
+    ),
+    # -- holding, claiming -------------------------------------------------------------------------------------
+    guard(
+        "a store that is away is not taken for one that holds nothing",
+        _HOLDING,
+        "            if store is not self.stores.dead_letters:\n                raise\n",
+        "",
+        f"{_MOVES}test_a_store_that_is_away_is_not_taken_for_one_that_holds_nothing[sqlite]",
+    ),
+    guard(
+        "a dead-letter store that is away holds up nothing else",
+        _HOLDING,
+        "            if store is not self.stores.dead_letters:\n                raise\n",
+        "            raise\n",
+        f"{_BATCHES}test_a_dead_letter_store_that_is_away_does_not_hold_up_good_messages[sqlite]",
+    ),
+    guard(
+        "a run that has messages of its own claims no new ones",
+        _BATCH,
+        "        if self.is_known():\n",
+        "        if self.is_known() is None:\n",
+        f"{_BATCHES}test_a_cleared_first_pass_finds_its_own_failures_and_dead_letters_and_no_new_messages[sqlite]",
+    ),
+    guard(
+        "what a settlement that died has copied is finished, and not done twice",
+        _BATCH,
+        "left.difference_update(self._settling.finish_moves(Held(store, held)))",
+        "assert held",
+        f"{_BATCHES}test_a_run_cleared_after_a_settlement_that_died_holds_each_message_once[sqlite]",
+    ),
+    guard(
+        "a claim does not depend on where the dead are moved to",
+        _BATCH,
+        '        except HomingError as error:\n            log.warning("what is dead',
+        '        except ZeroDivisionError as error:\n            log.warning("what is dead',
+        f"{_BATCHES}test_a_claim_does_not_depend_on_where_the_dead_are_moved_to[sqlite]",
+    ),
+    guard(
+        "messages that were there at a crash are taken one at a time",
+        _BATCH,
+        'Condition("crashes", ">", 0)',
+        'Condition("crashes", ">", 10**6)',
+        f"{_CRASHES}test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_that_is_not_done[sqlite]",
+    ),
+    guard(
+        "a known killer is replayed with care",
+        _BATCH,
+        "if held.store is not self._stores.store and self._known_to_kill(held):",
+        "if held.store is None and self._known_to_kill(held):",
+        f"{_CRASHES}test_a_known_killer_is_replayed_with_care_from_the_start[sqlite]",
+    ),
+    guard(
+        "two pipelines that share a dead-letter store have a name each for their letters",
+        _RECORDS,
+        'plain = f"{store}/{message_id}"',
+        'plain = f"/{message_id}"',
+        f"{_BATCHES}test_two_pipelines_may_share_a_dead_letter_store_and_their_messages_ids[sqlite]",
+    ),
+    # -- suspects ----------------------------------------------------------------------------------------------
+    guard(
+        "an outage is no crash",
+        _SUSPECTS,
+        "        with suppress(HomingError):\n            ledger.close_step(fence)\n        raise\n",
+        "        raise\n",
+        f"{_CRASHES}test_a_replay_in_the_task_that_loses_the_database_blames_nobody[sqlite]",
+    ),
+    guard(
+        "who dies of a message leaves his step open",
+        _SUSPECTS,
+        "    try:\n        yield\n    except HomingError:\n",
+        "    try:\n        yield\n    except BaseException:\n",
+        f"{_CRASHES}test_a_replay_in_the_task_itself_finds_the_message_that_kills_it[sqlite]",
+    ),
+    guard(
+        "a message of which a worker of this run died is not tried again in it",
+        _SUSPECTS,
+        'return bool(entry.error["type"] == CRASH and entry.run_id == fence.run_id)',
+        "return False",
+        f"{_CRASHES}test_a_replay_in_the_task_itself_finds_the_message_that_kills_it[sqlite]",
+    ),
+    # -- replaying ---------------------------------------------------------------------------------------------
+    guard(
+        "a replay records each delivery before it makes the next",
+        _REPLAYING,
+        "for entry in _entries(chain, row, known):",
+        "for entry in list(_entries(chain, row, known)):",
+        f"{_BY_HAND}test_a_delivery_of_a_replay_is_recorded_before_the_next_one_is_made",
+    ),
+    guard(
+        "a replay delivers nothing that was delivered",
+        _REPLAYING,
+        "if flow.name in known and known[flow.name].done:",
+        "if flow.name in known and known[flow.name].state is None:",
+        f"{_BY_HAND}test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand",
+    ),
+    guard(
+        "a replay after a crash names each message before it is handled",
+        _REPLAYING,
+        "            if careful:\n",
+        "            if careful is None:\n",
+        f"{_CRASHES}test_a_replay_in_the_task_itself_finds_the_message_that_kills_it[sqlite]",
+    ),
+    guard(
+        "a chain that only Spark can run fails no message here",
+        _REPLAYING,
+        "    chain.refuse_dataframes()\n",
+        "",
+        f"{_BY_HAND}test_a_chain_with_dataframe_handlers_is_refused_before_any_message_fails",
+    ),
+    # -- the books ---------------------------------------------------------------------------------------------
+    guard(
+        "the books balance when every destination's and every batch's do",
+        _BOOKS,
+        "for column in (self.total, *self.destinations.values(), *self.batches.values()))",
+        "for column in (self.total,))",
+        f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[destinations]",
+        f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[batches]",
+    ),
+    guard(
+        "a message that is nowhere is unaccounted for",
+        _BOOKS,
+        '        return "unaccounted"\n    return "delivered" if was',
+        '        return "delivered"\n    return "delivered" if was',
+        f"{_AUDIT}test_a_message_that_is_nowhere_is_named[sqlite]",
+    ),
+    guard(
+        "a second delivery is a duplicate",
+        _BOOKS,
+        "return max(0, entry.deliveries - 1)",
+        "return 0",
+        f"{_AUDIT}test_a_second_delivery_is_counted[sqlite]",
+    ),
+    # -- intake ------------------------------------------------------------------------------------------------
+    guard(
+        "what a broker holds is committed here before it is acknowledged there",
+        _INTAKE,
+        "        stored, fresh = _store(group, source, target)\n",
+        "        _acknowledge(group, source)\n        stored, fresh = _store(group, source, target)\n",
+        f"{_TAKEN_IN}test_nothing_is_acknowledged_that_the_target_did_not_commit[memory]",
+    ),
+    guard(
+        "another message of a known id is not taken for the one that is known",
+        _INTAKE,
+        "        if (message.id, fingerprint) in held:\n",
+        "        if held:\n",
+        f"{_TAKEN_IN}test_another_message_of_a_known_id_is_stored_beside_it[rabbitmq]",
+    ),
+    guard(
+        "another message of a known id gets the same other id when it comes again",
+        _INTAKE,
+        'f"{message.id}~{fingerprint[:16]}"',
+        'f"{message.id}~{id(message)}"',
+        f"{_TAKEN_IN}test_another_message_of_a_known_id_is_stored_beside_it[rabbitmq]",
+    ),
+    guard(
+        "what the target refuses is a dead letter of the source, and not acknowledged",
+        _INTAKE,
+        "            source.dead_letter(message, reason=UNREADABLE, description=str(error))\n",
+        "            source.acknowledge(message)\n",
+        f"{_TAKEN_IN}test_what_the_target_refuses_is_a_dead_letter_of_the_source_and_holds_up_nothing[memory]",
+    ),
+    # -- by hand -----------------------------------------------------------------------------------------------
+    guard(
+        "what is given up by hand has its reason in the ledger",
+        _GIVING_UP,
+        "    stores.ledger.record(fence, entries)\n",
+        "",
+        f"{_CRASHES}test_what_is_given_up_by_hand_is_no_crash[sqlite]",
+    ),
+    guard(
+        "a pipeline shows its own dead letters only",
+        _FAILURES,
+        "if message.dead_letter_source == stores.store.name]",
+        "]",
+        f"{_MOVES}test_a_pipeline_does_not_see_the_dead_letters_of_another[sqlite]",
+    ),
+)

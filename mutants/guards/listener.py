@@ -1,7 +1,171 @@
-"""The guards of listener."""
+"""The guards of the listener."""
 
 from __future__ import annotations
 
 from mutants.guard import guard
 
-GUARDS = ()
+_SETTLING, _BOARD, _RUN, _DELIVERY = (f"listener/{name}.py" for name in ("settling", "board", "run", "delivery"))
+_ADVERSITY, _OUTCOMES, _LIFECYCLE = (
+    f"tests/unit/listener/test_{name}.py::" for name in ("adversity", "outcomes", "lifecycle")
+)
+_SUPERSEDING, _TWICE, _WAITING = (
+    f"tests/unit/listener/test_{name}.py::" for name in ("superseding", "one_id_twice", "waiting")
+)
+_POISON, _BOARDS, _SERVICES = (f"tests/unit/listener/test_{name}.py::" for name in ("poison", "board", "services"))
+
+GUARDS = (
+    guard(
+        "a group whose settlement failed is not counted as processed",
+        _SETTLING,
+        "            else:\n                for delivery in deliveries:\n"
+        "                    self._done(delivery, metrics.PROCESSED)\n                return\n",
+        "            for delivery in deliveries:\n                self._done(delivery, metrics.PROCESSED)\n"
+        "            return\n",
+        f"{_SUPERSEDING}test_a_group_whose_settlement_failed_is_settled_one_by_one",
+    ),
+    guard(
+        "there is no dead letter of a message that was taken from its handler",
+        _SETTLING,
+        "        if delivery.lost:\n",
+        "        if delivery.lost is None:\n",
+        f"{_SUPERSEDING}test_a_handler_that_fails_after_its_message_was_taken_from_it_makes_no_dead_letter",
+    ),
+    guard(
+        "while the dead-letter store is away a message is released, never acknowledged",
+        _SETTLING,
+        "                self._let_go(delivery)\n            else:\n",
+        "                self.settle(delivery, True, metrics.DEAD_LETTERED)\n            else:\n",
+        f"{_ADVERSITY}test_message_is_released_and_never_acknowledged_while_the_dead_letter_store_is_down[switch0]",
+    ),
+    guard(
+        "a dead letter is stored before its message is acknowledged",
+        _SETTLING,
+        "                self._store_dead(dead, delivery, error)\n",
+        "                self.settle(delivery, True, metrics.DEAD_LETTERED)\n"
+        "                self._store_dead(dead, delivery, error)\n",
+        f"{_ADVERSITY}test_message_is_released_and_never_acknowledged_while_the_dead_letter_store_is_down[switch0]",
+    ),
+    guard(
+        "what is left of a message is stored before the message is finished",
+        _SETTLING,
+        "        try:\n            # Other listeners are to wait as well.\n",
+        "        self.settle(delivery, True, metrics.RETRIED if attempts else metrics.RELEASED)\n"
+        "        try:\n            # Other listeners are to wait as well.\n",
+        f"{_SUPERSEDING}test_a_message_is_finished_only_when_what_is_left_of_it_is_stored",
+    ),
+    guard(
+        "a message has one dead letter, however often its consumer dies after storing it",
+        _SETTLING,
+        "if number is None or delivery.has_moved:",
+        "if number is None or delivery.id:",
+        f"{_SUPERSEDING}test_a_message_dead_lettered_by_one_who_died_then_is_one_dead_letter_in_the_end",
+    ),
+    guard(
+        "two messages of one id, of two stores, have two dead letters",
+        _SETTLING,
+        'place = f"{self._store_name}/{delivery.id}/{number}"\n'
+        '        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))',
+        "return str(uuid.uuid5(uuid.NAMESPACE_URL, delivery.id))",
+        f"{_OUTCOMES}test_two_messages_of_one_id_are_both_dead_lettered",
+    ),
+    guard(
+        "who lost his lease has processed nothing",
+        _SETTLING,
+        "NotInFlightError) as error:\n            self._lost(delivery, outcome, error)\n",
+        "NotInFlightError):\n            self._done(delivery, outcome)\n",
+        f"{_ADVERSITY}test_handler_that_outlives_its_lease_changes_nothing_and_the_message_comes_back",
+    ),
+    guard(
+        "an outcome that the store did not take is told again",
+        _SETTLING,
+        "                self._board.settle_again(delivery, self._config.polling_seconds)\n",
+        "                self._done(delivery, outcome)\n",
+        f"{_ADVERSITY}test_outcome_is_told_again_to_a_store_that_did_not_answer_and_nothing_is_handled_twice",
+    ),
+    guard(
+        "a message that waits for its retry in a session keeps its place",
+        _SETTLING,
+        "if RESCHEDULE not in features or (in_session and SESSIONS in features):",
+        "if RESCHEDULE not in features:",
+        f"{_WAITING}test_message_of_a_session_keeps_its_place",
+    ),
+    guard(
+        "after an immediate stop nothing is settled",
+        _BOARD,
+        "allowed = self._phase != STOPPED",
+        "allowed = True",
+        f"{_LIFECYCLE}test_immediate_stop_acknowledges_nothing_that_is_in_flight",
+    ),
+    guard(
+        "two messages of one id are not taken for one",
+        _BOARD,
+        "return message.id, message.lock_token if message.sequence_number is None else message.sequence_number",
+        "return message.id, None",
+        f"{_TWICE}test_the_second_message_of_an_id_is_handled_and_not_taken_for_the_first",
+    ),
+    guard(
+        "a message that comes back while it is handled is settled under its new lease",
+        _BOARD,
+        "held.message, news = message, True",
+        "news = True",
+        f"{_ADVERSITY}test_message_that_comes_back_while_it_is_handled_is_not_handled_twice",
+    ),
+    guard(
+        "what is retrieved too late is given back",
+        _BOARD,
+        "return self._part(fresh) if self._phase == RUNNING else ([], fresh)",
+        "return self._part(fresh) if self._phase == RUNNING else ([], [])",
+        f"{_LIFECYCLE}test_message_that_is_retrieved_too_late_is_given_back_and_not_handled",
+    ),
+    guard(
+        "what the listener does not hold any more is not handed out",
+        _BOARD,
+        "            if following.lost:\n                continue\n",
+        "",
+        f"{_BOARDS}test_what_is_no_longer_held_is_not_handed_out",
+    ),
+    guard(
+        "what may have killed its last consumer is handled alone",
+        _BOARD,
+        "        for delivery in suspects[1:]:\n"
+        "            self._memos[delivery.id] = Memo(0.0, delivery.attempts, alone=True)\n"
+        "        return suspects[:1], suspects[1:]\n",
+        "        return suspects, []\n",
+        f"{_POISON}test_what_came_back_by_itself_is_handled_alone_and_its_like_wait_in_the_store",
+    ),
+    guard(
+        "a lease is renewed while its handler runs",
+        _RUN,
+        "                self._store.renew(delivery.message, lease)\n",
+        "                assert delivery\n",
+        f"{_ADVERSITY}test_lease_is_renewed_for_as_long_as_the_handler_runs",
+    ),
+    guard(
+        "only what was handled well is acknowledged",
+        _RUN,
+        "for delivery, answer in ended if answer.error is None])",
+        "for delivery, answer in ended])",
+        f"{_SERVICES}test_only_the_failed_messages_of_a_batch_are_tried_again_and_dead_lettered",
+    ),
+    guard(
+        "a batch that failed without a word about which message is taken one by one",
+        _RUN,
+        "            delivery.take_back_attempt()\n            self._settler.keep(delivery, 0.0)\n",
+        "            self._settler.settle(delivery, True, metrics.PROCESSED)\n",
+        f"{_SERVICES}test_batch_that_fails_without_saying_which_is_handed_over_one_by_one",
+    ),
+    guard(
+        "each attempt has a copy of the content of its own",
+        _DELIVERY,
+        '"content": clone(self.content)',
+        '"content": self.content',
+        f"{_OUTCOMES}test_each_attempt_gets_its_own_copy_of_the_content",
+    ),
+    guard(
+        "a store is not its own dead-letter store",
+        "listener/store_listener.py",
+        "if self._config.dead_letter_store is store:",
+        "if self._config.dead_letter_store is self:",
+        "tests/unit/listener/test_config.py::test_store_cannot_be_its_own_dead_letter_store",
+    ),
+)

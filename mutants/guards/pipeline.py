@@ -1,7 +1,100 @@
-"""The guards of pipeline."""
+"""The guards of chains run in this process, and of their replay."""
 
 from __future__ import annotations
 
 from mutants.guard import guard
 
-GUARDS = ()
+_CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "pipeline/failure.py"
+_EXECUTION = "pipeline/execution.py"
+_REPLAYS, _LISTENER = "tests/unit/pipeline/test_chain_replay.py::", "tests/unit/pipeline/test_replay_listener.py::"
+_FAILURES = "tests/unit/pipeline/test_chain_failures.py::"
+
+GUARDS = (
+    guard(
+        "a replay knows what is done already",
+        _CHAIN,
+        "Execution(record.message, record.properties, dict(record.done))",
+        "Execution(record.message, record.properties, {})",
+        f"{_REPLAYS}test_replay_runs_all_processors_and_only_the_destinations_not_done",
+    ),
+    guard(
+        "a chain does not replay what failed in another",
+        _CHAIN,
+        "if record.chain != self.name:",
+        "if record.chain == '':",
+        f"{_REPLAYS}test_record_of_another_chain_is_refused",
+    ),
+    guard(
+        "a message that fails twice is kept twice",
+        _CHAIN,
+        "return self.failure_store.store(record, **later), ",
+        "return self.failure_store.store(record, id=message_id, **later), ",
+        f"{_FAILURES}test_same_message_failing_twice_is_kept_twice",
+    ),
+    guard(
+        "a failure is kept in the failure store",
+        _CHAIN,
+        '        if self.failure_store is None:\n            return message_id, ""\n',
+        '        if self.failure_store is not record:\n            return message_id, ""\n',
+        f"{_FAILURES}test_error_carries_the_entry_of_the_failure_store",
+    ),
+    guard(
+        "what a replay got done is durable before the next attempt",
+        _REPLAY,
+        'durable=set(record["done"]) > set(before))',
+        "durable=False)",
+        f"{_LISTENER}test_progress_of_a_replay_is_durable_before_the_next_attempt",
+    ),
+    guard(
+        "a replay that failed again is not acknowledged",
+        _REPLAY,
+        "            raise moved_on(error, before) from error\n",
+        "            moved_on(error, before)\n",
+        f"{_LISTENER}test_message_is_replayed_once_plus_max_retries_times_and_then_dead_lettered",
+    ),
+    guard(
+        "what is no failure record goes to the dead letters at once",
+        _REPLAY,
+        "never=(*policy.never, UnreadableMessageError)",
+        "never=policy.never",
+        f"{_LISTENER}test_what_is_no_failure_record_goes_to_the_dead_letter_store_at_once",
+    ),
+    guard(
+        "a record of another version is not taken for ours",
+        _FAILURE,
+        "    if written.version != VERSION:\n",
+        "    if written.version is None:\n",
+        f"{_REPLAYS}test_what_is_no_failure_record_is_refused",
+    ),
+    guard(
+        "what is done already is not delivered again",
+        _EXECUTION,
+        "waiting = [flow for flow in flows if flow.name not in self.done]",
+        "waiting = list(flows)",
+        f"{_REPLAYS}test_replay_runs_all_processors_and_only_the_destinations_not_done",
+    ),
+    guard(
+        "a destination that failed is not done",
+        _EXECUTION,
+        "                self.errors[flow.name] = outcome\n",
+        "                self.done[flow.name] = None\n",
+        f"{_FAILURES}test_record_of_a_failed_destination_names_the_destinations_done",
+    ),
+    guard(
+        "a record starts from the message as it was, not as a handler left it",
+        _EXECUTION,
+        "            source.run(ctx)\n",
+        "            source.run(ctx)\n            self.message = ctx.processed_message()\n",
+        f"{_REPLAYS}test_replay_starts_from_the_original_content_with_the_original_id",
+    ),
+    guard(
+        "what one destination's processors do, no other destination sees",
+        "pipeline/flows.py",
+        "            own = ctx.copy()\n            try:\n                for processor in self.processors:\n"
+        "                    process(processor, own)\n            except Drop:\n                return",
+        "            try:\n                for processor in self.processors:\n"
+        "                    process(processor, own)\n            except Drop:\n                return",
+        "tests/unit/pipeline/test_chain_isolation.py::"
+        "test_content_changed_in_place_by_a_processor_is_changed_for_nobody_else",
+    ),
+)

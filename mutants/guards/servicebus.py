@@ -1,7 +1,61 @@
-"""The guards of servicebus."""
+"""The guards of the Service Bus store."""
 
 from __future__ import annotations
 
 from mutants.guard import guard
 
-GUARDS = ()
+_STORE = "stores/servicebus/store.py"
+_OWN = "tests/servicebus/test_store.py::"
+_VERBS = "tests/conformance/test_verbs.py::"
+
+GUARDS = (
+    guard(
+        "a lease that ran out here settles nothing",
+        _STORE,
+        "if held is not None and held.deadline > time.monotonic():",
+        "if held is not None:",
+        f"{_OWN}test_a_lease_that_ran_out_is_lost_before_anybody_has_looked",
+    ),
+    guard(
+        "a lock lost at the service is a lost lease, and the message is let go of",
+        _STORE,
+        "        except LeaseLostError:\n            self._lose([token])\n            raise\n",
+        "        except LeaseLostError:\n            self._lose([token])\n",
+        f"{_OWN}test_a_lock_lost_at_the_service_is_never_a_silent_success",
+    ),
+    guard(
+        "a lock is kept for as long as the lease lasts",
+        _STORE,
+        "                    elif held.renew_at <= now:\n                        self._renew_lock(held)\n",
+        "",
+        f"{_OWN}test_a_lease_longer_than_the_lock_is_kept_by_renewing_it",
+    ),
+    guard(
+        "what is held for longer than its lease is given back",
+        _STORE,
+        "                    if held.deadline <= now:\n",
+        "                    if held.deadline <= 0:\n",
+        f"{_VERBS}test_a_lease_that_ran_out_returns_the_message_and_acknowledges_nothing[servicebus]",
+    ),
+    guard(
+        "what cannot be decoded is a dead letter",
+        _STORE,
+        "            self._bury(Held(received, message, 0.0), contract.UNREADABLE, str(error))\n",
+        "            assert message\n",
+        f"{_OWN}test_what_cannot_be_decoded_is_a_dead_letter_and_holds_up_nothing",
+    ),
+    guard(
+        "what was handed out too often is a dead letter",
+        _STORE,
+        "if limit and message.delivery_count > limit:",
+        "if limit and message.delivery_count > 10**9:",
+        f"{_OWN}test_what_is_handed_out_too_often_is_a_dead_letter_of_the_stores",
+    ),
+    guard(
+        "what is released comes again",
+        _STORE,
+        "(receiver.complete_message if success else receiver.abandon_message)(held.received)",
+        "receiver.complete_message(held.received)",
+        f"{_VERBS}test_a_released_message_can_be_retrieved_again_at_once[servicebus]",
+    ),
+)

@@ -1,7 +1,143 @@
-"""The guards of spark."""
+"""The guards of what runs on Spark's executors and in its driver. They are tried without a Spark session."""
 
 from __future__ import annotations
 
 from mutants.guard import guard
 
-GUARDS = ()
+_RECORDER, _KEEPER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "keeper", "steps", "alone"))
+_APP, _WRITING = "spark/app.py", "spark/writing.py"
+_ATTEMPTS, _KEEPING, _SMALL = (
+    f"tests/unit/executors/test_{name}.py::" for name in ("task_attempts", "keeper", "alone")
+)
+_SOURCE = "tests/unit/executors/test_data_source.py::"
+
+GUARDS = (
+    guard(
+        "the batch is kept while the job runs, and not the step alone",
+        _KEEPER,
+        "                    held.store.renew(held.lease, self._lease)\n",
+        "                    assert held\n",
+        f"{_KEEPING}test_both_leases_are_renewed_while_the_job_runs",
+        f"{_KEEPING}test_a_job_whose_lease_is_lost_is_stopped_and_its_end_is_no_success[batch]",
+    ),
+    guard(
+        "the step is kept while the job runs, and not the batch alone",
+        _KEEPER,
+        "                self._ledger.renew_step(self._fence, self._lease)\n",
+        "",
+        f"{_KEEPING}test_both_leases_are_renewed_while_the_job_runs",
+        f"{_KEEPING}test_a_job_whose_lease_is_lost_is_stopped_and_its_end_is_no_success[step]",
+    ),
+    guard(
+        "a job that lost its lease is stopped",
+        _KEEPER,
+        "                self._on_lost()\n",
+        "",
+        f"{_KEEPING}test_a_job_whose_lease_is_lost_is_stopped_and_its_end_is_no_success[step]",
+    ),
+    guard(
+        "the end of a job that lost its lease is no success",
+        _KEEPER,
+        "        if self._lost is not None:\n            raise self._lost\n",
+        "",
+        f"{_KEEPING}test_a_job_whose_lease_is_lost_is_stopped_and_its_end_is_no_success[step]",
+    ),
+    guard(
+        "a database that is away for a moment is no lost lease",
+        _KEEPER,
+        "            except LeaseLostError as error:\n",
+        "            except HomingError as error:\n",
+        f"{_KEEPING}test_a_database_that_is_away_for_a_moment_is_no_loss",
+    ),
+    guard(
+        "entries whose recording failed are recorded on the way out",
+        _RECORDER,
+        "        with self._lock:\n            if suspect:\n",
+        "        with self._lock:\n            pending, self._pending = self._pending, []\n            if suspect:\n",
+        f"{_ATTEMPTS}test_what_could_not_be_recorded_is_recorded_on_the_way_out",
+    ),
+    guard(
+        "what was delivered before an error is recorded",
+        _RECORDER,
+        "        self._flush(suspect=self.careful)\n",
+        "        if kind is None:\n            self._flush(suspect=self.careful)\n",
+        f"{_ATTEMPTS}test_a_task_that_is_tried_again_delivers_only_what_was_not_recorded",
+    ),
+    guard(
+        "of two copies of a task the first gives way",
+        _RECORDER,
+        "for right in filter(None, (self._fence, self._turn)):",
+        "for right in filter(None, (self._fence,)):",
+        f"{_ATTEMPTS}test_the_first_of_two_copies_gives_way_to_the_second_and_nothing_is_delivered_twice",
+    ),
+    guard(
+        "a delivery that hangs while its step is taken over is the last one",
+        _RECORDER,
+        "                self._error = error  # raised where deliveries are made\n",
+        "                assert error  # raised where deliveries are made\n",
+        f"{_ATTEMPTS}test_a_delivery_that_hangs_while_the_step_is_taken_over_is_the_last_one",
+    ),
+    guard(
+        "after a crash, each message is named before it is handled",
+        _RECORDER,
+        "            self._ledger.suspect(self._fence, suspects.one(entry))\n",
+        "            assert entry\n",
+        f"{_SMALL}test_what_a_message_that_kills_was_part_of_goes_on_without_it",
+    ),
+    guard(
+        "what is recorded a second time, because the answer was lost, is known by its time",
+        _RECORDER,
+        "        entry = entry._replace(at=time.time_ns())\n",
+        "",
+        f"{_ATTEMPTS}test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counted_once",
+    ),
+    guard(
+        "a small batch's output is read only when its writer was not given up",
+        _ALONE,
+        "        self.stores.ledger.record(self.fence, [])  # raises when the step was taken over",
+        "        # raises when the step was taken over",
+        f"{_SMALL}test_what_a_process_that_was_given_up_wrote_is_not_what_is_delivered",
+    ),
+    guard(
+        "what a process of long ago left is delivered only as far as the run holds it",
+        _ALONE,
+        "replace(self._task(), held=held, rate=rate)",
+        "replace(self._task(), rate=rate)",
+        f"{_SMALL}test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_it",
+    ),
+    guard(
+        "a destination that has a message does not get it again",
+        _STEPS,
+        "if before is not None and (before.done or task.gave_up(before)):",
+        "if before is not None and task.gave_up(before):",
+        f"{_SMALL}test_a_replay_skips_what_was_delivered_and_ends_with_one_while_a_message_fails",
+    ),
+    guard(
+        "a message that killed its worker is left out",
+        _STEPS,
+        "if before is not None and (before.state == DROPPED or task.gave_up(before)):",
+        "if before is not None and before.state == DROPPED:",
+        f"{_SMALL}test_what_a_message_that_kills_was_part_of_goes_on_without_it",
+    ),
+    guard(
+        "a source flow that failed before and went well now is recorded as such",
+        _STEPS,
+        "                if before is not None and not before.done:\n",
+        "                if before is not None and before.state is None:\n",
+        f"{_SMALL}test_what_was_dropped_stays_dropped_and_what_failed_is_not_unfinished_when_it_goes_well[failed]",
+    ),
+    guard(
+        "a replay ends well only when nothing fails any more",
+        _APP,
+        "    if left:\n        raise StillFailingError(",
+        "    if left < 0:\n        raise StillFailingError(",
+        f"{_SMALL}test_a_replay_skips_what_was_delivered_and_ends_with_one_while_a_message_fails",
+    ),
+    guard(
+        "a task of Spark's writer that is tried again stores nothing twice",
+        _WRITING,
+        "digest = hashlib.sha256(text.encode()).hexdigest()",
+        "digest = hashlib.sha256(text.encode() + uuid.uuid4().bytes).hexdigest()",
+        f"{_SOURCE}test_rows_without_an_id_get_one_that_another_try_makes_again_in_whatever_order",
+    ),
+)

@@ -243,6 +243,18 @@ def test_an_abandoned_message_comes_again_until_it_is_a_dead_letter(bus: Bus) ->
     assert nothing(receiver, dead_lettered=True)
 
 
+def test_a_message_whose_receivers_never_settle_it_is_a_dead_letter(bus: Bus) -> None:
+    queue = bus.queue(max_delivery_count=1, lock_duration=1.0)
+    bus.sender(queue=queue).send_payload("deadly")
+    assert get(bus.receiver(queue=queue, max_auto_lock_renew_duration=0)).body == "deadly"
+    time.sleep(1.2)
+
+    receiver = bus.receiver(queue=queue)
+
+    assert nothing(receiver)
+    assert get(receiver, dead_lettered=True).dead_letter_reason == "MaxDeliveryCountExceeded"
+
+
 def test_a_dead_letter_has_its_reason_and_its_source(bus: Bus) -> None:
     queue = bus.queue()
     sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)

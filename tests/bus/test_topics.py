@@ -306,3 +306,17 @@ def test_a_lost_session_lock_settles_nothing(bus: Bus) -> None:
         slow.complete(late)
 
     assert get(bus.receiver(queue=queue, session_id="a")).body == "a1"
+
+
+def test_who_lost_a_session_does_not_let_it_go_for_its_holder(bus: Bus) -> None:
+    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    send_sessions(bus, queue)
+    slow = bus.receiver(queue=queue, session_id="a", max_auto_lock_renew_duration=0)
+    get(slow)
+    time.sleep(1.7)
+    get(bus.receiver(queue=queue, session_id="a"))
+
+    slow.close()
+
+    with pytest.raises(SessionHeldError):
+        bus.receiver(queue=queue, session_id="a").receive(server_wait_time=0.3)

@@ -22,6 +22,7 @@ from homing.errors import (
     TooLargeError,
     UnsupportedError,
 )
+from homing.store import CRASHED
 from homing.stores.servicebus.store import ServiceBusStore
 from tests.servicebus.broker import Settings, Subscription
 from tests.servicebus.keys import KEY
@@ -65,6 +66,19 @@ def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusSt
 
     store.acknowledge(message)
     assert store.retrieve() is None
+
+
+def test_a_lease_that_ran_out_is_lost_before_anybody_has_looked(
+    servicebus: ServiceBusServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_one(servicebus, name, ack_wait=1) as store:
+        store.store("a")
+        message = take(store)
+        monkeypatch.setattr(ServiceBusStore, "tend", lambda _: None)  # the thread that would notice has no turn
+        time.sleep(1.1)
+
+        with pytest.raises(LeaseLostError):
+            store.acknowledge(message)
 
 
 def test_locks_are_kept_after_whatever_fault_in_keeping_them(
@@ -115,6 +129,18 @@ def test_dead_letters_can_be_looked_at_with_their_reasons(store: ServiceBusStore
     assert (dead.dead_letter_reason, dead.dead_letter_description) == ("invalid", "n is too small")
     assert dead.dead_letter_source == store.name
     assert (waiting.content, waiting.state, waiting.delivery_count) == ("waiting", "available", 0)
+
+
+def test_what_is_handed_out_too_often_is_a_dead_letter_of_the_stores(servicebus: ServiceBusServer, name: str) -> None:
+    with open_one(servicebus, name, max_deliveries=2) as store:
+        store.store("deadly")
+        for _ in range(2):
+            store.acknowledge(take(store), success=False)
+
+        assert store.retrieve() is None
+
+        (dead,) = store.peek(dead=True)
+        assert (dead.content, dead.dead_letter_reason) == ("deadly", CRASHED)
 
 
 def test_what_is_released_too_often_is_the_services_dead_letter(store: ServiceBusStore) -> None:

@@ -295,6 +295,7 @@ def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipelin
 
         assert (asked.value.trigger_dag_id, asked.value.dag_run_id) == ("orders_replay", "run")
         assert asked.value.conf == {"batch": "orders/run", "ids": []}
+        assert asked.value.skip_when_already_exists
         assert asked.value.note.startswith("Replays 1 messages of batch orders/run: ")
 
 

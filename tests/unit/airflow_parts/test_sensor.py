@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -137,6 +138,19 @@ def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
         (message,) = stores.store.browse()
         assert (message.id, message.content, message.headers["traceparent"]) == ("m", {"number": 1}, "00-abc-def-01")
         assert has_due(broker) is False
+
+
+def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineSpec, stores: PipelineStores) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    stores.store.store(1)
+    sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=url))
+    assert sensor.execute(context())["messages"] == 1
+    with open_store(url) as broker:
+        broker.store("for the next run")
+
+        assert sensor.execute(context())["messages"] == 1
+
+        assert has_due(broker) is True
 
 
 @pytest.mark.services

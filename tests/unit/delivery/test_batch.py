@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Batch, Settlement, keep_books, open_pipeline_stores
-from homing.errors import ConfigurationError, StoreUnavailableError
-from homing.ledger import DELIVERED, DROPPED, FILTERED, PROCESSED, SOURCE_FLOW, Entry
+from homing.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
+from homing.ledger import DELIVERED, DROPPED, FILTERED, PART, PROCESSED, SOURCE_FLOW, Entry
 from homing.pipeline import read_record
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
@@ -89,6 +89,15 @@ def test_settling_takes_the_right_to_record_from_whatever_still_runs(pipeline: P
 
     with pytest.raises(Exception, match="taken over"):
         pipeline.stores.ledger.record(fence, [Entry(pipeline.ref(message_id), "crm", DELIVERED, batch_id="run")])
+
+
+def test_settling_ends_the_turn_of_every_task_that_still_runs(pipeline: Pipeline) -> None:
+    batch, _ = pipeline.claimed("run", 1)
+    turn = pipeline.stores.ledger.open_step("run", f"{PART}owner/1/0", 60)
+    batch.settle()
+
+    with pytest.raises(LeaseLostError):
+        pipeline.stores.ledger.record(turn, [])
 
 
 def test_a_replay_claims_what_failed_in_its_batch_and_acknowledges_what_it_delivers(

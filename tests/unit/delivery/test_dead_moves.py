@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import keep_books
+from homing.delivery import keep_books, open_pipeline_stores
+from homing.delivery.failures import read_failures
 from homing.errors import StoreUnavailableError
 from homing.message import DEAD
 from homing.stores.sql import SqlStore
@@ -81,3 +82,21 @@ def test_a_store_that_is_away_is_not_taken_for_one_that_holds_nothing(
             replay.finish_replay()
 
     assert replay.finish_replay().acknowledged == 1
+
+
+def test_what_a_store_gave_up_is_found_by_a_replay_of_its_batch(pipeline: Pipeline) -> None:
+    message_id = given_up(pipeline)
+    batch = pipeline.batch("run")
+    batch.move_dead()
+
+    assert batch.unfinished("run") == [message_id]
+    assert pipeline.batch("replay").reclaim([message_id]) == 1
+
+
+def test_a_pipeline_does_not_see_the_dead_letters_of_another(pipeline: Pipeline, database: str) -> None:
+    given_up(pipeline)
+    pipeline.batch("run").move_dead()
+
+    with open_pipeline_stores(f"{database}?store=invoices", f"{database}?store=orders_dead") as others:
+        assert list(read_failures(others)) == []
+    assert len(list(read_failures(pipeline.stores))) == 1

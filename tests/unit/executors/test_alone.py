@@ -31,12 +31,12 @@ made = []
 
 @message_filter
 def wanted(order: dict) -> bool:
-    return order["n"] != 0
+    return order["n"] != 0 or mended
 
 
 @transformer
 def doubled(order: dict) -> dict:
-    if order["n"] == 1:
+    if order["n"] == 1 and not mended:
         raise ValueError("one is no number")
     if order.get("kill"):
         os._exit(1)
@@ -210,3 +210,35 @@ def test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next(
     assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
 
     assert WorkDir(str(tmp_path / "work"), LocalFiles()).published("run") is None
+
+
+def test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_it(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path
+) -> None:
+    batch = claim(stores, {"n": 2}, {"n": 3})
+    work_dir = ["--work-dir", str(tmp_path / "work")]
+    assert app.process_main([*arguments, *work_dir]) == 0
+    (held,) = batch.held()
+    held.store.settle_batch(held.lease, [batch.heads()[0].row_id], success=False)  # it is somebody else's by now
+
+    assert app.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
+
+    assert made() == {("lake", 6): 1}
+
+
+@pytest.mark.parametrize(("number", "delivered"), [(0, 0), (1, 1)], ids=["dropped", "failed"])
+def test_what_was_dropped_stays_dropped_and_what_failed_is_not_unfinished_when_it_goes_well(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path, number: int, delivered: int
+) -> None:
+    claim(stores, {"n": number})
+    work_dir = ["--work-dir", str(tmp_path / "work")]
+    assert app.process_main([*arguments, *work_dir]) == 0
+    import orders_alone
+
+    orders_alone.mended = True
+    assert app.process_main([*arguments, *work_dir]) == 0
+    for flow in FLOWS:
+        assert app.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
+
+    assert made()["lake", 2 * number] == delivered
+    assert stores.ledger.unfinished("run") == []

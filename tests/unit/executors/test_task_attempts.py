@@ -283,11 +283,9 @@ def test_what_could_not_be_recorded_is_recorded_on_the_way_out(
     monkeypatch.setattr(SqlLedger, "record", away_once)
     monkeypatch.setattr("homing.spark.recorder.CHUNK", 2)
     monkeypatch.setattr("homing.spark.recorder.SECONDS", 60)
-    with (
-        pytest.raises(StoreUnavailableError),
-        Recorder(ledger, ledger.open_step("run", "deliver.crm", 600)) as recorder,
-    ):
-        for name in ("a", "b", "c"):
-            recorder.add(Entry(name, "crm", DELIVERED, batch_id="run"))
+    with Recorder(ledger, ledger.open_step("run", "deliver.crm", 600)) as recorder:
+        recorder.add(Entry("a", "crm", DELIVERED, batch_id="run"))
+        with pytest.raises(StoreUnavailableError):
+            recorder.add(Entry("b", "crm", DELIVERED, batch_id="run"))
 
-    assert set(ledger.entries(["a", "b", "c"])) == {"a", "b"}, "what was delivered was delivered"
+    assert set(ledger.entries(["a", "b"])) == {"a", "b"}, "what was delivered was delivered"
