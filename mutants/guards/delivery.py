@@ -199,18 +199,12 @@ GUARDS = (
     ),
     # -- suspects ----------------------------------------------------------------------------------------------
     guard(
-        "an outage is no crash",
+        "an exception is no death, and an outage is none",
         _SUSPECTS,
-        "        with suppress(HomingError):\n            ledger.close_step(fence)\n        raise\n",
-        "        raise\n",
+        "        if (isinstance(error, _SAID) or is_interrupt(error)) and not is_death(error):\n",
+        "        if error is None:\n",
         f"{_CRASHES}test_a_replay_in_the_task_that_loses_the_database_blames_nobody[sqlite]",
-    ),
-    guard(
-        "who dies of a message leaves his step open",
-        _SUSPECTS,
-        "    try:\n        yield\n    except HomingError:\n",
-        "    try:\n        yield\n    except BaseException:\n",
-        f"{_CRASHES}test_a_replay_in_the_task_itself_finds_the_message_that_kills_it[sqlite]",
+        f"{_CRASHES}test_an_exception_that_ends_a_replay_is_no_death_however_often",
     ),
     guard(
         "a message of which a worker of this run died is not tried again in it",
@@ -247,6 +241,13 @@ GUARDS = (
         "    chain.refuse_dataframes()\n",
         "",
         f"{_BY_HAND}test_a_chain_with_dataframe_handlers_is_refused_before_any_message_fails",
+    ),
+    guard(
+        "a replay keeps its batch however long a message takes",
+        _REPLAYING,
+        "        LeaseKeeper(batch, stores.ledger, fence, lease, lost.set),\n",
+        "",
+        f"{_BY_HAND}test_a_replay_keeps_its_batch_while_a_message_takes_or_waits_longer_than_the_lease",
     ),
     # -- the books ---------------------------------------------------------------------------------------------
     guard(

@@ -64,7 +64,7 @@ GUARDS = (
         _FAILURE,
         "    if written.version != VERSION:\n",
         "    if written.version is None:\n",
-        f"{_REPLAYS}test_what_is_no_failure_record_is_refused",
+        "tests/unit/pipeline/test_failure_record.py::test_damaged_record_is_unreadable_and_says_why",
     ),
     guard(
         "what is done already is not delivered again",
@@ -94,7 +94,28 @@ GUARDS = (
         "                    process(processor, own)\n            except Drop:\n                return",
         "            try:\n                for processor in self.processors:\n"
         "                    process(processor, own)\n            except Drop:\n                return",
-        "tests/unit/pipeline/test_chain_isolation.py::"
-        "test_content_changed_in_place_by_a_processor_is_changed_for_nobody_else",
+        "tests/unit/pipeline/test_chain_destinations.py::"
+        "test_own_processors_work_on_the_copy_of_their_destination_only",
+    ),
+    guard(
+        "what was returned and has run nothing is no result",
+        "calling/returned.py",
+        "isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):",
+        "isgenerator(returned) and returned is None:",
+        "tests/unit/calling/test_returned.py::test_a_destination_that_returns_it_has_failed",
+    ),
+    guard(
+        "a Future that was returned is no result",
+        "calling/returned.py",
+        "    if isinstance(returned, _FUTURES):\n",
+        "    if returned is _FUTURES:\n",
+        "tests/unit/calling/test_returned.py::test_a_destination_that_returns_it_has_failed",
+    ),
+    guard(
+        "a task whose time is up fails no message",
+        "calling/interrupts.py",
+        "if isinstance(cause, KeyboardInterrupt) or _ran_through(cause, codes):",
+        "if isinstance(cause, KeyboardInterrupt):",
+        "tests/unit/calling/test_interrupts.py::test_airflows_timeout_ends_the_task_and_fails_no_message",
     ),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_RECORDER, _KEEPER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "keeper", "steps", "alone"))
+_RECORDER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "steps", "alone"))
+_KEEPER = "delivery/keeper.py"
 _APP, _WRITING = "spark/app.py", "spark/writing.py"
 _ATTEMPTS, _KEEPING, _SMALL = (
     f"tests/unit/executors/test_{name}.py::" for name in ("task_attempts", "keeper", "alone")
@@ -139,5 +140,12 @@ GUARDS = (
         "digest = hashlib.sha256(text.encode()).hexdigest()",
         "digest = hashlib.sha256(text.encode() + uuid.uuid4().bytes).hexdigest()",
         f"{_SOURCE}test_rows_without_an_id_get_one_that_another_try_makes_again_in_whatever_order",
+    ),
+    guard(
+        "rows of a lake that cannot be read back are not delivered",
+        "spark/lake.py",
+        "    if rows != readable:\n",
+        "    if rows is None:\n",
+        "tests/spark/test_lake.py::test_rows_that_cannot_be_read_back_are_not_delivered",
     ),
 )

@@ -6,7 +6,8 @@ from mutants.guard import guard
 
 _SETTLEMENTS, _CLAIMS, _FINDING = (f"stores/sql/{name}.py" for name in ("settlements", "claims", "finding"))
 _BATCHES, _STORE, _INSERT, _VIEWS = (f"stores/sql/{name}.py" for name in ("batches", "store", "insert", "views"))
-_LEDGER, _DATABASE, _DIALECTS = (f"stores/sql/{name}.py" for name in ("ledger", "database", "dialects"))
+_LEDGER, _DIALECTS = (f"stores/sql/{name}.py" for name in ("ledger", "dialects"))
+_DURABILITY, _OUTAGES = (f"stores/sql/{name}.py" for name in ("durability", "outages"))
 
 _OWN, _WINDOW = "tests/unit/stores/test_sql_store.py::", "tests/unit/stores/test_duplicate_window.py::"
 _ABILITIES, _CRASHES = "tests/conformance/test_abilities.py::", "tests/conformance/test_crashes.py::"
@@ -282,10 +283,39 @@ GUARDS = (
     ),
     guard(
         "SQLite waits for the disk",
-        _DATABASE,
+        "stores/sql/engine.py",
         'cursor.execute("PRAGMA synchronous=FULL")',
         'cursor.execute("PRAGMA synchronous=NORMAL")',
         f"{_OWN}test_sqlite_keeps_a_log_and_waits_for_the_disk_on_every_connection",
+    ),
+    guard(
+        "what is stored in a caller's own transaction waits for the disk too",
+        _DURABILITY,
+        "if level < _SQLITE_SYNCED and not relaxed:",
+        "if level < 0 and not relaxed:",
+        "tests/unit/stores/test_sql_durability.py::"
+        "test_a_sqlite_transaction_of_ones_own_that_may_be_forgotten_is_refused",
+    ),
+    guard(
+        "a server that forgets what it confirmed is refused",
+        _DURABILITY,
+        '    raise ConfigurationError(\n        f"{what}:',
+        '    assert ConfigurationError(\n        f"{what}:',
+        "tests/unit/stores/test_sql_durability.py::test_a_server_that_may_forget_is_refused_unless_that_is_accepted",
+    ),
+    guard(
+        "a database that is full is away",
+        _OUTAGES,
+        '    "database or disk is full",\n',
+        "",
+        "tests/unit/stores/test_sql_outages.py::test_a_sqlite_database_that_is_full_is_away_and_takes_messages_again",
+    ),
+    guard(
+        "a pool with no connection left is a database that is away",
+        _OUTAGES,
+        "    if isinstance(error, PoolTimeoutError):\n        return True\n",
+        "    if isinstance(error, PoolTimeoutError):\n        return False\n",
+        "tests/unit/stores/test_sql_outages.py::test_a_pool_with_no_connection_left_is_away[sqlite]",
     ),
     # -- the ledger --------------------------------------------------------------------------------------------
     guard(

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mutants.guards import GUARDS
+
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "conformance.md"
 NAME = re.compile(r"`(test_\w+)`")
+SHOWN = re.compile(r"\*\*`(test_\w+)`\*\*")
 
 
 def rows() -> list[str]:
@@ -39,6 +42,15 @@ def test_the_table_has_rows() -> None:
 def test_every_test_named_in_the_table_exists() -> None:
     named = {name for row in rows() for name in NAME.findall(row)}
     assert named - existing_tests() == set()
+
+
+def test_those_in_bold_are_those_that_are_seen_to_fail_when_a_guard_is_taken_out() -> None:
+    fail = {re.split(r"::|\[", test)[1] for guard in GUARDS for test in guard.tests}
+    named = {name for row in rows() for name in NAME.findall(row)}
+    shown = {name for row in rows() for name in SHOWN.findall(row)}
+    plain = {name for row in rows() for name in NAME.findall(SHOWN.sub("", row))}
+    assert shown == named & fail
+    assert plain == named - fail
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[2].strip()[:60])

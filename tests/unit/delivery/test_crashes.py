@@ -194,16 +194,12 @@ def replay_in_a_process(database: str, chain: HandlerChain) -> int:
 
 
 def test_a_replay_in_the_task_itself_finds_the_message_that_kills_it(stores: PipelineStores, database: str) -> None:
-    batch, chain, taken = replayable(stores, die)
+    batch, chain, _ = replayable(stores, die)
     for _ in range(2):  # once to notice, once to find it
         assert replay_in_a_process(database, chain) == -signal.SIGKILL
 
-    try:
-        replay_here(stores, batch, chain)
-    except KeyboardInterrupt:
-        pytest.fail("the message that kills was tried once more")
+    assert replay_in_a_process(database, chain) == 0, "the message that kills was tried once more"
 
-    assert "b" not in taken
     settlement = batch.finish_replay()
     assert (settlement.acknowledged, settlement.dead_lettered) == (2, 1)
 

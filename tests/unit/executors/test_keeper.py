@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
+from homing.delivery.keeper import LeaseKeeper
 from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.ledger import Fence
-from homing.spark.keeper import LeaseKeeper
 from homing.stores.sql import SqlLedger
 
 LEASE = 6.0
@@ -52,7 +52,7 @@ def ends(stores: PipelineStores) -> tuple[int, int]:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 15
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
