@@ -64,7 +64,7 @@ GUARDS = (
     guard(
         "a broker that is away holds up nothing that is here",
         _SENSOR,
-        "        except StoreUnavailableError as error:\n",
+        "        except SourceUnavailableError as error:\n",
         "        except ZeroDivisionError as error:\n",
         f"{_SENSED}test_a_broker_that_is_away_holds_up_nothing_that_is_here",
     ),

@@ -276,9 +276,23 @@ GUARDS = (
     guard(
         "what a broker holds is committed here before it is acknowledged there",
         _INTAKE,
-        "        stored, fresh = _store(group, source, target)\n",
-        "        _acknowledge(group, source)\n        stored, fresh = _store(group, source, target)\n",
+        "        stored, fresh = _store_or_release(group, source, target)\n",
+        "        _acknowledge(group, source)\n        stored, fresh = _store_or_release(group, source, target)\n",
         f"{_TAKEN_IN}test_nothing_is_acknowledged_that_the_target_did_not_commit[memory]",
+    ),
+    guard(
+        "nothing is taken from a broker while its messages could not be stored",
+        _INTAKE,
+        "        target.require_writable()\n",
+        "",
+        f"{_TAKEN_IN}test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source",
+    ),
+    guard(
+        "messages that could not be taken in are released, not left to a lease that counts as a death",
+        _INTAKE,
+        "    except BaseException:\n        _release(group, source)\n        raise\n",
+        "    except BaseException:\n        raise\n",
+        f"{_TAKEN_IN}test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source",
     ),
     guard(
         "another message of a known id is not taken for the one that is known",
