@@ -266,26 +266,3 @@ def test_after_a_crash_a_message_that_has_passed_is_no_suspect_any_more(store: S
     assert ledger.open_step("run", "process", 600).suspect is None
     with pytest.raises(LeaseLostError):
         passed.close()
-
-
-def test_what_could_not_be_recorded_is_recorded_on_the_way_out(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = store.ledger()
-    record, calls = SqlLedger.record, []
-
-    def away_once(self: SqlLedger, fence: Fence, entries: Any) -> None:
-        calls.append(fence)
-        if len(calls) == 1:
-            raise StoreUnavailableError("no connection")
-        record(self, fence, entries)
-
-    monkeypatch.setattr(SqlLedger, "record", away_once)
-    monkeypatch.setattr("homing.spark.recorder.CHUNK", 2)
-    monkeypatch.setattr("homing.spark.recorder.SECONDS", 60)
-    with Recorder(ledger, ledger.open_step("run", "deliver.crm", 600)) as recorder:
-        recorder.add(Entry("a", "crm", DELIVERED, batch_id="run"))
-        with pytest.raises(StoreUnavailableError):
-            recorder.add(Entry("b", "crm", DELIVERED, batch_id="run"))
-
-    assert set(ledger.entries(["a", "b"])) == {"a", "b"}, "what was delivered was delivered"
