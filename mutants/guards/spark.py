@@ -8,7 +8,7 @@ _RECORDER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "steps"
 _KEEPER = "delivery/keeper.py"
 _APP, _WRITING = "spark/app.py", "spark/writing.py"
 _ATTEMPTS, _KEEPING, _SMALL = (
-    f"tests/unit/executors/test_{name}.py::" for name in ("task_attempts", "keeper", "alone")
+    f"tests/unit/executors/test_{name}.py::" for name in ("task_attempts", "lease_keeper", "alone")
 )
 _SOURCE = "tests/unit/executors/test_data_source.py::"
 
