@@ -87,7 +87,7 @@ def test_who_lost_a_step_does_not_close_it_for_the_one_who_has_it(stores: Pipeli
 
     ledger.close_step(orphan)
 
-    ledger.record(current, [Entry("m", "crm", DELIVERED, batch_id="b")])
+    ledger.record(current, [Entry(ref("m"), "crm", DELIVERED, batch_id="b")])
     assert ledger.is_open("run", "deliver.crm")
 
 
@@ -97,7 +97,7 @@ def test_who_lost_a_step_names_nothing_that_he_has_in_hand(stores: PipelineStore
     ledger.suspect(ledger.open_step("run", "deliver.crm", 60), "what is in hand now")
 
     with pytest.raises(LeaseLostError):
-        ledger.suspect(orphan, None, [Entry("m", "crm", DELIVERED, batch_id="b")])
+        ledger.suspect(orphan, None, [Entry(ref("m"), "crm", DELIVERED, batch_id="b")])
 
     assert ledger.entries(["m"]) == {}
     assert ledger.open_step("run", "deliver.crm", 60).suspect == "what is in hand now"
