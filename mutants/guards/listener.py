@@ -40,9 +40,9 @@ GUARDS = (
     guard(
         "a dead letter is stored before its message is acknowledged",
         _SETTLING,
-        "                self._store_dead(dead, delivery, error)\n",
+        "                self._store_dead(dead, delivery, describe(",
         "                self.settle(delivery, True, metrics.DEAD_LETTERED)\n"
-        "                self._store_dead(dead, delivery, error)\n",
+        "                self._store_dead(dead, delivery, describe(",
         f"{_ADVERSITY}test_message_is_released_and_never_acknowledged_while_the_dead_letter_store_is_down[switch0]",
     ),
     guard(
