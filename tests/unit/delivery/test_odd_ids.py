@@ -146,3 +146,21 @@ def test_a_failure_record_of_an_odd_message_is_dead_lettered_with_what_is_wrong(
     assert "message odd says it is a failure record, and is none" in letter.dead_letter_description
     assert [(failure.message_id, failure.dead) for failure in world.failures()] == [("odd", True)]
     assert keep_books(world.stores, ["crm"]).balanced
+
+
+def test_an_executor_takes_a_forged_record_in_the_message_store_for_a_message(world: World) -> None:
+    error = {"type": "E", "handler": "h", "message": "m"}
+    record = {
+        "homing": "failure", "version": 1, "chain": "orders", "properties": {}, "errors": {"": error}, "done": {},
+        "message": {"id": "somebody else's", "sequence_number": 1, "encoding": "json", "body": "1"},
+    }  # fmt: skip
+    body = json.dumps(record).replace("'", "''")
+    world.write(id="'odd'", message=f"'{body}'", encoding="'json'", content_type=f"'{records.FAILURE_TYPE}'")
+    batch = world.batch("run")
+
+    assert batch.claim(10) == 2
+    world.run(batch)
+
+    assert batch.settle().acknowledged == 2
+    assert world.got == ["good", record]
+    assert [ref.id for ref in world.stores.ledger.known(["odd", "somebody else's"])] == ["odd"]
