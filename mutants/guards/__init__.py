@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mutants.guard import Guard
-from mutants.guards import airflow, bus, delivery, listener, memory, pipeline, rabbitmq, servicebus, spark, sql
+from mutants.guards import airflow, bus, delivery, listener, memory, pipeline, rabbitmq, servicebus, size, spark, sql
 
 GUARDS: tuple[Guard, ...] = (
     *memory.GUARDS,
@@ -16,4 +16,5 @@ GUARDS: tuple[Guard, ...] = (
     *spark.GUARDS,
     *bus.GUARDS,
     *airflow.GUARDS,
+    *size.GUARDS,
 )

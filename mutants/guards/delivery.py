@@ -21,9 +21,8 @@ GUARDS = (
     guard(
         "what failed is copied before it is acknowledged",
         _SETTLING,
-        "        there = self._copy(self._copies(held, moving, found, to), to)\n        self._finish(held, there)\n",
-        "        copies = self._copies(held, moving, found, to)\n        self._finish(held, copies.keys())\n"
-        "        there = self._copy(copies, to)\n",
+        "            there = self._copy(small, to)\n            self._finish(held, there)\n",
+        "            self._finish(held, small.keys())\n            there = self._copy(small, to)\n",
         f"{_BATCHES}test_a_settlement_that_dies_half_way_is_completed_by_the_next[sqlite-before the copy]",
     ),
     guard(
@@ -115,15 +114,15 @@ GUARDS = (
     guard(
         "what a store gave up is finished only when its dead letter is there",
         _SETTLING,
-        "            there = self._copy(letters, self._stores.dead_letters)\n",
-        "            store.finish_dead(open_ids)\n            there = self._copy(letters, self._stores.dead_letters)\n",
+        "there = self._copy(letters, self._stores.dead_letters)",
+        "store.finish_dead(open_ids), (there := self._copy(letters, self._stores.dead_letters))",
         f"{_MOVES}test_moving_the_dead_that_dies_half_way_is_completed_by_the_next[sqlite-before the copy]",
     ),
     guard(
         "what the dead-letter store has no room for is not finished",
         _SETTLING,
-        "store.finish_dead([*there, *(",
-        "store.finish_dead([*letters, *(",
+        "finished = [*there, *(",
+        "finished = [*letters, *(",
         f"{_MOVES}test_what_a_dead_letter_store_has_no_room_for_is_not_finished[sqlite]",
     ),
     guard(
@@ -297,7 +296,7 @@ GUARDS = (
     guard(
         "what the target refuses is a dead letter of the source, and not acknowledged",
         _INTAKE,
-        "            source.dead_letter(message, reason=UNREADABLE, description=str(error))\n",
+        "            source.dead_letter(message, reason=reason, description=str(error))\n",
         "            source.acknowledge(message)\n",
         f"{_TAKEN_IN}test_what_the_target_refuses_is_a_dead_letter_of_the_source_and_holds_up_nothing[memory]",
     ),

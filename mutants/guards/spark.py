@@ -86,8 +86,8 @@ GUARDS = (
     guard(
         "what is recorded a second time, because the answer was lost, is known by its time",
         _RECORDER,
-        "        entry = entry._replace(at=time.time_ns())\n",
-        "",
+        "entry._replace(at=time.time_ns(), ",
+        "entry._replace(",
         f"{_ATTEMPTS}test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counted_once",
     ),
     guard(

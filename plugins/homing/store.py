@@ -60,6 +60,7 @@ STORE_FEATURES: Mapping[str, frozenset[str]] = {
 CRASHED = "crashed"  # its lease ran out `max_deliveries` times
 EXPIRED = "expired"  # it was due for longer than its time_to_live
 UNREADABLE = "unreadable"  # what is stored cannot be decoded
+TOO_LARGE = "too large"  # no store it should go to takes so many bytes
 
 AnyStore = TypeVar("AnyStore", bound="Store")
 

@@ -142,8 +142,8 @@ class ModelStore:
             if one in self._rows and self._rows[one]["time_acked"] is not None:
                 del self._rows[one]
 
-    def dead_messages(self) -> list[Row]:
-        return [dict(row) for row in self._rows.values() if row["time_dead"] is not None]
+    def dead_messages(self, skip: int = 0) -> list[Row]:
+        return [dict(row) for row in self._rows.values() if row["time_dead"] is not None][skip:]
 
     def finish_dead(self, ids: Collection[str]) -> None:
         for one in ids:
@@ -175,6 +175,13 @@ class ModelStore:
     def browse(self, limit: int, *, ids: Collection[str] | None = None) -> list[Message]:
         found = [row for row in self._rows.values() if ids is None or row["id"] in ids]
         return [rows.to_message(row) for row in found[:limit]]
+
+    def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
+        found = [row for row in self._rows.values() if ids is None or row["id"] in ids]
+        return (rows.to_message(row) for row in found if row["time_acked"] is None)
+
+    def refusal(self, message: Message) -> None:
+        """Takes any size."""
 
     def close(self) -> None:
         pass

@@ -17,12 +17,13 @@ from tests.simulation.processes import Process
 def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
     """A failed message is acknowledged, and only then copied to where it is to wait."""
 
-    def move(self: Settling, held: Any, moving: Any, found: Any, to: Any) -> set[str]:
-        copies = self._copies(held, moving, found, to)
-        if copies:
+    def move(self: Settling, held: Any, moving: Any, found: Any, to: Any) -> tuple[set[str], set[str]]:
+        gone = set[str]()
+        for copies in self._copies(held, moving, found, to):
             self._finish(held, copies)
             self._copy(copies, to)
-        return set(copies)
+            gone |= copies.keys()
+        return gone, set()
 
     patch.setattr(Settling, "_move", move)
 
@@ -57,7 +58,7 @@ class Variant:
 
 VARIANTS = {
     "sound": Variant(),
-    "acknowledge-first": Variant("lost at once: ", acknowledge_before_the_copy),
+    "acknowledge-first": Variant("lost", acknowledge_before_the_copy),
     "no-fence": Variant("duplicates where", ledger_without_a_fence),
     "note-first": Variant("lost: ", note_before_delivering),
 }

@@ -11,9 +11,10 @@ from homing.delivery.holding import resolve
 from homing.delivery.records import dead_letter_id, ref_in
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
-from homing.message import ACKNOWLEDGED, Message, MessageRef
+from homing.message import Message, MessageRef
+from homing.portions import portions
+from homing.size_limit import weight
 from homing.stores.sql import SqlStore
-from homing.stores.sql.database import chunks
 
 _PAGE = 1_000
 
@@ -142,19 +143,12 @@ def _group_of(error: Mapping[str, Any]) -> str:
 
 
 def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Message]]:
-    if ids is not None:
-        for chunk in chunks(ids, _PAGE):
-            yield store.browse(_PAGE, ids=chunk)
-        return
-    after = 0
-    while page := store.browse(_PAGE, after=after):
-        yield page
-        after = page[-1].sequence_number or 0
+    return portions(store.look(ids), weight, most=_PAGE)
 
 
 def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:
     # Whatever somebody else wrote there is no failure of a message.
-    waiting = [(each, ref) for each in page if each.state != ACKNOWLEDGED and (ref := ref_in(each)) is not None]
+    waiting = [(each, ref) for each in page if (ref := ref_in(each)) is not None]
     known = stores.ledger.known([ref.id for _, ref in waiting])
     for each, ref in waiting:
         if dead and ref not in known:

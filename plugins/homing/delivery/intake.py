@@ -23,10 +23,13 @@ from homing.errors import (
     SourceUnavailableError,
     StoreError,
     StoreUnavailableError,
+    TooLargeError,
     UnstorableContentError,
 )
 from homing.message import AVAILABLE, Message
-from homing.store import DEAD_LETTER, UNREADABLE, Store
+from homing.portions import MOST_BYTES
+from homing.size_limit import weight
+from homing.store import DEAD_LETTER, TOO_LARGE, UNREADABLE, Store
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +67,11 @@ def take_in(source: Store, target: Store, limit: int) -> int:
 
 def _retrieve(source: Store, limit: int) -> list[Message]:
     group: list[Message] = []
+    bytes_held = 0
     try:
-        while len(group) < limit and (message := source.retrieve()) is not None:
+        while len(group) < limit and bytes_held < MOST_BYTES and (message := source.retrieve()) is not None:
             group.append(message)
+            bytes_held += weight(message)
     except StoreUnavailableError as error:
         if not group:
             raise SourceUnavailableError(f"cannot take messages in: {error}") from error
@@ -147,7 +152,8 @@ def _write_each(
             if DEAD_LETTER not in source.features:
                 raise
             log.warning("message %s of store %r cannot be taken in: %s", message.id, source.name, error)
-            source.dead_letter(message, reason=UNREADABLE, description=str(error))
+            reason = TOO_LARGE if isinstance(error, TooLargeError) else UNREADABLE
+            source.dead_letter(message, reason=reason, description=str(error))
         else:
             written.append(message)
             ids.add(message_id)

@@ -14,7 +14,7 @@ from typing import Any
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import BASE64, Message, MessageRef, decode, encode
-from homing.pipeline.failure import as_json, build_record, fault_of, is_record, read_record
+from homing.pipeline.failure import as_json, build_record, explained, fault_of, is_record, read_record
 from homing.stores.sql import rows
 
 #: Marks a message whose content is a failure record.
@@ -147,9 +147,9 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, c
     if record is not None:
         return {
             **record,
-            "errors": errors or record["errors"],
-            "done": {**record["done"], **done},
-            "snapshot": snapshot,
+            "errors": explained(errors or record["errors"]),
+            "done": explained({**record["done"], **done}),
+            "snapshot": explained(snapshot),
         }
     found = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
     record = _first_record(row, found)

@@ -55,8 +55,8 @@ def replay_here(
     return tally
 
 
-def _rows(batch: Batch) -> list[tuple[Row, bool]]:
-    return [(row, held.copies) for held in batch.held() for row in held.store.batch_rows(held.lease)]
+def _rows(batch: Batch) -> Iterator[tuple[Row, bool]]:
+    return ((row, held.copies) for held in batch.held() for row in held.store.batch_rows(held.lease))
 
 
 def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, copies: bool, fence: Fence) -> Iterator[str]:

@@ -12,13 +12,16 @@ from homing.delivery import records, suspects
 from homing.delivery.holding import Head, Held, Holding, Row, head_of
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import Message, MessageRef
-from homing.store import BatchLease
+from homing.portions import portions
+from homing.store import TOO_LARGE, BatchLease
 from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
 #: How long a batch is held without a sign of life. Long enough for a scheduler that is slow to start the next task.
 DEFAULT_LEASE = 600.0
+
+_AT_ONCE = 1000  # messages that are moved
 
 # A source flow that went well delivers nothing by itself.
 _COMPLETE = DONE_STATES - {PROCESSED}
@@ -81,14 +84,15 @@ class Settling:
         for held in self._held_again():
             found = self._count_crashes(held, self._sort(held), crashed)
             self._finish(held, [head.row_id for head in found.complete])
-            gone = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
-            kept = [head.row_id for head in (*found.untouched, *found.failed) if head.row_id not in gone]
+            gone, stuck = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
+            settled = gone | stuck
+            kept = [head.row_id for head in (*found.untouched, *found.failed) if head.row_id not in settled]
             held.store.settle_batch(held.lease, kept, success=False)
             dead = failed_to is self._stores.dead_letters
             total = Settlement(
                 total.acknowledged + len(found.complete),
                 total.failed + (0 if dead else len(gone)),
-                total.dead_lettered + (len(gone) if dead else 0),
+                total.dead_lettered + (len(gone) if dead else 0) + len(stuck),
                 total.released + len(kept),
                 total.dropped + sum(not was_delivered(found.entries[head.row_id]) for head in found.complete),
             )
@@ -119,17 +123,21 @@ class Settling:
         moved = 0
         for store in (self._stores.store, self._stores.failures):
             copies = self._stores.hold_copies(store)
-            rows = {row["id"]: row for row in store.dead_messages()}
-            found = self._sorted([head_of(row, copies=copies) for row in rows.values()])
-            open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
-            letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
-            # Before they are dead letters: by its ledger a pipeline knows its own among those of others.
-            self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
-            there = self._copy(letters, self._stores.dead_letters)
-            if there:
-                log.warning("dead-lettered %d messages that crashed their consumers or are unreadable", len(there))
-            store.finish_dead([*there, *(head.row_id for head in found.complete)])
-            moved += len(there)
+            stay = 0
+            while rows := {row["id"]: row for row in store.dead_messages(stay)}:
+                found = self._sorted([head_of(row, copies=copies) for row in rows.values()])
+                open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
+                letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
+                letters, _ = _by_size(letters, self._stores.dead_letters)
+                # Before they are dead letters: by its ledger a pipeline knows its own among those of others.
+                self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
+                there = self._copy(letters, self._stores.dead_letters)
+                if there:
+                    log.warning("dead-lettered %d messages that crashed their consumers or the like", len(there))
+                finished = [*there, *(head.row_id for head in found.complete)]
+                store.finish_dead(finished)
+                moved += len(there)
+                stay += len(rows) - len(finished)
         return moved
 
     def sort_out(self, held: Held, taken: Collection[str]) -> set[str]:
@@ -202,19 +210,28 @@ class Settling:
         run_id = self._holding.run_id
         return any(entry.state == FAILED and entry.run_id == run_id for entry in entries.values())
 
-    def _move(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> set[str]:
-        """The ids of those of these messages that are in the other store now."""
-        there = self._copy(self._copies(held, moving, found, to), to)
-        self._finish(held, there)
-        if there:
-            log.info("%d messages went from store %s to %s", len(there), held.store.name, to.name)
-        return there
+    def _move(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> tuple[set[str], set[str]]:
+        """The ids of those of these messages that are in the other store now, and of those for which their records are
+        too large: they are dead, and stay where they are."""
+        gone, stuck = set[str](), set[str]()
+        for copies in self._copies(held, moving, found, to):
+            small, large = _by_size(copies, to)
+            there = self._copy(small, to)
+            self._finish(held, there)
+            for one, why in large.items():
+                held.store.bury_batch(held.lease, [one], TOO_LARGE, why)
+            gone |= there
+            stuck |= large.keys()
+        if gone:
+            log.info("%d messages went from store %s to %s", len(gone), held.store.name, to.name)
+        return gone, stuck
 
-    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> dict[str, Message]:
-        """What the other store is to hold of these messages, by the ids of their rows."""
+    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> Iterator[dict[str, Message]]:
+        """What the other store is to hold of these messages, by the ids of their rows, a portion at a time."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
         rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
-        return {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in rows}
+        for portion in portions(rows, _weight, most=_AT_ONCE):
+            yield {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in portion}
 
     def _copy(self, copies: dict[str, Message], to: SqlStore) -> set[str]:
         """Stores these copies, given by the ids of their rows; the ids of the rows whose copies are there now."""
@@ -305,12 +322,26 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
 
 
+def _weight(row: Row) -> int:
+    body = row["message"]
+    return len(body) if isinstance(body, (str, bytes)) else 0
+
+
+def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Message], dict[str, str]]:
+    """Those of these copies that the other store takes, and why it does not take the others. What came in through
+    `store()` leaves room for its record; what somebody wrote into the table need not."""
+    large = {one: str(why) for one, copy in copies.items() if (why := to.refusal(copy)) is not None}
+    for one, text in large.items():
+        log.error("message %s stays where it is, dead: %s", one, text)
+    return {one: copy for one, copy in copies.items() if one not in large}, large
+
+
 def _kept(store: SqlStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
     """Those of these messages, given by the ids of their copies, of which this store has one that is not finished."""
     there = store.present(list(refs)) if refs else set()
     # An id without an identity in it may be that of another message.
     doubtful = {one for one in there if not refs[one].table_id}
     if doubtful:
-        found = {copy.id: records.ref_in(copy) for copy in store.browse(len(doubtful), ids=doubtful)}
+        found = {copy.id: records.ref_in(copy) for copy in store.look(doubtful)}
         there = {one for one in there if one not in doubtful or found.get(one) == refs[one]}
     return {refs[one] for one in there}

@@ -17,6 +17,7 @@ import msgspec
 from homing.calling.content import accept_json
 from homing.calling.traces import describe
 from homing.errors import UnreadableMessageError, UnstorableContentError
+from homing.excerpts import excerpt
 from homing.message import Message, decode, encode
 
 __all__ = ["MARK", "SOURCE", "VERSION", "FailureRecord", "build_record", "describe", "done_of", "read_record"]
@@ -25,6 +26,8 @@ MARK = "failure"
 VERSION = 1
 #: The key of the source flow in `errors` and `snapshot`; every other key is the name of a destination flow.
 SOURCE = ""
+#: What errors, results and snapshots of one record may take, each of the three.
+EXPLAINING = 64 * 2**10
 
 _REPR_LIMIT = 1000
 # The lease it was held under means nothing any more once it is replayed.
@@ -69,7 +72,7 @@ def build_record(
     *,
     errors: Mapping[str, Mapping[str, Any]],
     done: Mapping[str, Any],
-    snapshot: Any,
+    snapshot: Mapping[str, Any],
     chain: str,
     batch_id: str | None = None,
 ) -> dict[str, Any]:
@@ -77,8 +80,8 @@ def build_record(
 
     `errors` maps each flow that failed (SOURCE for the source flow) to what `describe` says; `snapshot` is
     keyed in the same way; `done` maps each flow that needs no further delivery to its result. What JSON
-    cannot carry in results and snapshots is kept as its repr, so that building a record never fails for their
-    sake.
+    cannot carry in results and snapshots is kept as its repr, and what is long as an excerpt, so that building a
+    record never fails for their sake, and it never has much more bytes than its message.
     """
     return {
         "homing": MARK,
@@ -88,10 +91,16 @@ def build_record(
         "failed_at": datetime.now(timezone.utc).isoformat(),
         "message": _write_message(message),
         "properties": as_json(dict(properties or {})),
-        "errors": {flow: as_json(dict(error)) for flow, error in errors.items()},
-        "done": {flow: as_json(result) for flow, result in done.items()},
-        "snapshot": as_json(snapshot),
+        "errors": explained({flow: dict(error) for flow, error in errors.items()}),
+        "done": explained(done),
+        "snapshot": explained(snapshot),
     }
+
+
+def explained(by_flow: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of each flow, for people: all of it together has at most EXPLAINING bytes."""
+    share = EXPLAINING // max(1, len(by_flow))
+    return {flow: excerpt(as_json(value), share) for flow, value in by_flow.items()}
 
 
 def read_record(content: Any) -> FailureRecord:

@@ -9,6 +9,7 @@ from homing.calling.interrupts import is_interrupt
 from homing.calling.returned import fault_of
 from homing.calling.traces import text_of
 from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError, causes_of
+from homing.excerpts import excerpt
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
@@ -94,9 +95,9 @@ def fail(handler: Handler, ctx: MessageContext, error: BaseException) -> Handler
 
 
 def snapshot_of(ctx: MessageContext) -> dict[str, Any]:
-    """The state of things at this point, to look at; never an error itself."""
+    """The state of things at this point, to look at, cut where it is long; never an error itself."""
     try:
-        return ctx.to_record()
+        return dict(excerpt(ctx.to_record()))
     except RecursionError:
         return {"id": ctx.get_id(), "content": "(nested too deeply to be copied)"}
 

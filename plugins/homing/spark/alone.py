@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from homing.delivery import Batch, PipelineStores
 from homing.delivery.work import LocalFiles, WorkDir
 from homing.ledger import Fence
+from homing.message import MessageRef
 from homing.pipeline import HandlerChain
 from homing.spark import steps
 from homing.spark.columns import PROCESSED, rows_of
@@ -57,30 +58,42 @@ class Alone:
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
         left = WorkDir(work_dir, LocalFiles()).published(self.batch.run_id)
-        return self._deliver(flow, self._processed() if left is None else _read(left))
+        total = self._deliver_batches(flow, self._processed() if left is None else _read(left), self._held())
+        self._tell(flow, total)
+        return total
 
     def replay(self, rate: float | None = None) -> Counter[str]:
         """Runs the source flow and every destination again over what the batch holds."""
-        processed = list(self._processed())
-        total: Counter[str] = Counter()
-        for flow in self.chain.flows:
-            total.update(self._deliver(flow.name, processed, rate))
-        return total
+        total: dict[str, Counter[str]] = {flow.name: Counter() for flow in self.chain.flows}
+        held = self._held()
+        # Page by page, since all of them together may be too much to hold.
+        for batch in self._processed():
+            for flow, states in total.items():
+                states.update(self._deliver_batches(flow, [batch], held, rate))
+        for flow, states in total.items():
+            self._tell(flow, states)
+        return sum(total.values(), Counter())
 
     def _processed(self) -> Iterator[pa.RecordBatch]:
         for held in self.batch.held():
             place = self.pipeline.place(held, self.stores)
             yield from steps.process(self._task(), Parts.of(place, held, 1, None).pages())
 
-    def _deliver(self, flow: str, batches: Iterable[pa.RecordBatch], rate: float | None = None) -> Counter[str]:
-        # What was left by a process of long ago may name messages that somebody else holds by now.
-        held = frozenset(head.ref for head in self.batch.heads())
+    def _held(self) -> frozenset[MessageRef]:
+        """What was left by a process of long ago may name messages that somebody else holds by now."""
+        return frozenset(head.ref for head in self.batch.heads())
+
+    def _deliver_batches(
+        self, flow: str, batches: Iterable[pa.RecordBatch], held: frozenset[MessageRef], rate: float | None = None
+    ) -> Counter[str]:
         total: Counter[str] = Counter()
         for tally in steps.deliver(replace(self._task(), held=held, rate=rate), flow, iter(batches)):
             for row in rows_of(tally):
                 total[row["state"]] += row["messages"]
-        tell(self.batch, f"to {flow}: {dict(total) or 'nothing to deliver'}", total)
         return total
+
+    def _tell(self, flow: str, total: Counter[str]) -> None:
+        tell(self.batch, f"to {flow}: {dict(total) or 'nothing to deliver'}", total)
 
     def _task(self) -> steps.Task:
         return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence)
@@ -88,4 +101,7 @@ class Alone:
 
 def _read(parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for part in parts:
-        yield from ds.dataset(part, schema=PROCESSED, format="parquet").to_batches()
+        for file in ds.dataset(part, schema=PROCESSED, format="parquet").get_fragments():
+            # One group of rows after the other: reading ahead would hold many.
+            for group in file.split_by_row_group():
+                yield from group.to_batches(schema=PROCESSED, batch_readahead=0)

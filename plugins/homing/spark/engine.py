@@ -27,7 +27,7 @@ from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.options import Place
 from homing.spark.parts import Parts
-from homing.spark.sessions import parallelism
+from homing.spark.sessions import file_options, in_portions, parallelism
 from homing.spark.whole import Keep, WholeBatch
 from homing.stores import resolve_url
 
@@ -63,6 +63,9 @@ class Engine:
     batch: Batch
     fence: Fence
 
+    def __post_init__(self) -> None:
+        in_portions(self.spark)
+
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
         place, numbers = WorkDir(work_dir, HadoopFiles()), count()
@@ -71,7 +74,7 @@ class Engine:
 
         def keep(frame: DataFrame, watch: native.Watch) -> DataFrame:
             part = f"{output}/{next(numbers)}"
-            frame.write.mode("overwrite").parquet(part)
+            frame.write.mode("overwrite").options(**file_options()).parquet(part)
             kept = self._parquet([part])
             parts[kept] = part, watch.left
             return kept

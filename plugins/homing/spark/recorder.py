@@ -11,6 +11,7 @@ from pyspark import TaskContext
 
 from homing.delivery import suspects
 from homing.errors import HomingError, StoreUnavailableError
+from homing.excerpts import excerpt
 from homing.ledger import PART, Entry, Fence, Ledger
 
 #: A crash costs at most this many deliveries being made again, per running task.
@@ -55,7 +56,7 @@ class Recorder:
             self._flush(suspect=True)
 
     def add(self, entry: Entry) -> None:
-        entry = entry._replace(at=time.time_ns())
+        entry = entry._replace(at=time.time_ns(), result=excerpt(entry.result))  # many wait to be recorded
         with self._lock:
             self._pending.append(entry)
             full = len(self._pending) >= CHUNK

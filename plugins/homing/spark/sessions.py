@@ -14,6 +14,7 @@ from functools import lru_cache
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from homing import portions
 from homing.delivery.reach import PY_FILES
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,17 @@ def open_session(name: str) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def in_portions(spark: SparkSession) -> None:
+    """Has Spark hand rows to Python a portion at a time; by itself it counts ten thousand rows, whatever they hold."""
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(portions.MOST_BYTES))
+
+
+def file_options() -> dict[str, str]:
+    """Has Spark write files in groups of rows of a portion each, which is what it reads at once. By itself it looks at
+    their size after a hundred rows."""
+    return {"parquet.block.size": str(portions.MOST_BYTES), "parquet.page.size.row.check.min": "1"}
 
 
 def master_of(spark: SparkSession) -> str:

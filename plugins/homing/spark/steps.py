@@ -26,6 +26,7 @@ from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, lo
 from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.outcome import Ended
+from homing.portions import MOST_BYTES
 from homing.spark import pages
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import STORED, TALLY, rows_of, to_batch
@@ -97,6 +98,10 @@ def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> 
                 left.add(place, done)
                 if page.is_record(row):
                     left.instead[place] = page.unwrapped(row, done.message)
+                if left.is_full:
+                    recorder.rest()
+                    yield left.of(page.batch)
+                    left = Left()
             recorder.rest()
             yield left.of(page.batch)
 
@@ -121,6 +126,10 @@ def go_on(
                     done = leg.run(_context, row, about)
                     if done is not None:
                         left.add(place, done)
+                if left.is_full:
+                    recorder.rest()
+                    yield left.of(batch)
+                    left = Left()
             recorder.rest()
             yield left.of(batch)
 
@@ -162,6 +171,12 @@ class Left:
         self.written: dict[str, list[str]] = {"message": [], "encoding": [], "properties": []}
         #: The rows of messages, where those that were read recorded their failures, by place.
         self.instead: dict[int, Row] = {}
+        self._weight = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what the processors made of the messages is a portion by now: it may be more than there was."""
+        return self._weight >= MOST_BYTES
 
     def add(self, place: int, context: MessageContext) -> None:
         encoded, properties = context.write_down()
@@ -169,6 +184,7 @@ class Left:
         self.written["message"].append(encoded.body)
         self.written["encoding"].append(encoded.encoding)
         self.written["properties"].append(properties)
+        self._weight += len(encoded.body) + len(properties)
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is left of this batch, with the contents and properties as they are now."""

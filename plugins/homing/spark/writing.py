@@ -18,6 +18,8 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.message import TEXT, Message, decode, decode_headers, encode, encode_json
+from homing.portions import portions
+from homing.size_limit import weight
 from homing.spark.columns import STORED, rows_of
 from homing.spark.options import Place
 from homing.store import BULK, DEDUPLICATION
@@ -74,10 +76,10 @@ class _Writing:
             if DEDUPLICATION not in store.features:
                 log.warning("store %r may take the messages of a task that is tried again twice", store.name)
             for batch in batches:
-                messages = [self._message(row, part, seen) for row in _rows(batch)]
-                for start in range(0, len(messages), _CHUNK):
-                    store.store_many(messages[start : start + _CHUNK])
-                stored += len(messages)
+                messages = (self._message(row, part, seen) for row in _rows(batch))
+                for portion in portions(messages, weight, most=_CHUNK):
+                    store.store_many(portion)
+                    stored += len(portion)
         return Stored(stored)
 
     def _message(self, row: dict[str, Any], part: int, seen: Counter[str]) -> Message:

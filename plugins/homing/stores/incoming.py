@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from homing.errors import UnstorableContentError
-from homing.message import Headers, Message, is_unicode
+from homing.message import Headers, Message, encode_headers, is_unicode
 
 MAX_ID = 255
 _TEXTS = (
@@ -50,6 +50,12 @@ def refuse_unfit(message: Message) -> None:
         raise UnstorableContentError(f"a priority is a whole number, not {message.priority!r:.60}")
     if message.scheduled_at is not None and message.scheduled_at.tzinfo is None:
         raise UnstorableContentError(f"times are aware: {message.scheduled_at} has no time zone")
+
+
+def written_texts(message: Message, body: str) -> dict[str, str | None]:
+    """All texts of a message as they are written down, its content as `body`: what a SizeLimit looks at."""
+    texts: dict[str, str | None] = {name: getattr(message, name) for name in _TEXTS}
+    return {**texts, "message": body, "headers": encode_headers(message.headers)}
 
 
 def new_id() -> str:

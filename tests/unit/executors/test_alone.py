@@ -16,7 +16,7 @@ import pytest
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.suspects import CRASH
 from homing.delivery.work import LocalFiles, WorkDir
-from homing.spark import alone, app
+from homing.spark import alone, app, steps
 from homing.spark.app import DEAD_LETTER_STORE, STORE
 
 MODULE = """
@@ -241,3 +241,18 @@ def test_what_was_dropped_stays_dropped_and_what_failed_is_not_unfinished_when_i
 
     assert made()["lake", 2 * number] == delivered
     assert stores.ledger.unfinished("run") == []
+
+
+def test_what_a_transformer_makes_much_larger_is_written_in_portions(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MOST_BYTES", 1000)
+    claim(stores, *({"n": n, "text": "x" * 400} for n in range(2, 12)))
+
+    assert app.process_main([*arguments, "--work-dir", f"{tmp_path}/work"]) == 0
+
+    (left,) = WorkDir(f"{tmp_path}/work", LocalFiles()).published("run") or []
+    file = pq.ParquetFile(Path(left) / "messages.parquet")
+    groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    assert sum(groups) == 10
+    assert max(groups) == 3

@@ -164,3 +164,20 @@ def test_long_stack_keeps_its_end() -> None:
     stack = describe(ValueError("x" * 20000 + " the end"), "crm", 1)["stack"]
     assert len(stack) < 8192
     assert stack.rstrip().endswith("the end")
+
+
+def test_what_explains_a_failure_is_cut_and_the_content_is_not() -> None:
+    long = "x" * 1_000_000
+    written = record(
+        Message("m1", long),
+        errors={flow: describe(OSError(long), flow, 3) for flow in ("crm", "mail")},
+        done={"lake": {"rows": [long]}},
+        snapshot={"crm": {"id": "m1", "content": long}},
+    )
+
+    assert read_record(written).message.content == long
+    assert len(json.dumps(written)) < 1_000_000 + 200_000
+    assert "(cut: " in json.dumps(written["done"])
+    assert "(cut: " in written["snapshot"]["crm"]["content"]
+    assert written["snapshot"]["crm"]["id"] == "m1"
+    assert written["errors"]["mail"]["type"] == "OSError"

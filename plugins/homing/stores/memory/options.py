@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from homing.errors import ConfigurationError
+from homing.size_limit import DEFAULT_BYTES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -32,6 +33,8 @@ class Options:
     purge_after: float = 600.0
     #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
     partitions: int = 0
+    #: No message of more bytes is taken in: its content and headers as they are written down, and its other texts.
+    max_message_bytes: int = DEFAULT_BYTES
 
     @property
     def kept_for(self) -> float:
@@ -58,7 +61,7 @@ def parse_url(url: str) -> tuple[str, Options]:
 
 
 def _number(key: str, text: str, kind: type) -> Any:
-    may_be_nothing = key not in ("ack_wait", "max_ack_wait", "max_deliveries")
+    may_be_nothing = key not in ("ack_wait", "max_ack_wait", "max_deliveries", "max_message_bytes")
     try:
         value = kind(text)
     except ValueError:

@@ -24,8 +24,9 @@ from homing.errors import (
 )
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
 from homing.retry import spread
+from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
-from homing.stores.incoming import as_message
+from homing.stores.incoming import as_message, written_texts
 from homing.stores.memory.options import Options, parse_url
 from homing.stores.memory.shelf import Entry, Shelf
 
@@ -92,6 +93,9 @@ class MemoryStore(Store):
         self._refuse(transaction)
         messages = [as_message(item) for item in contents]
         ready = [(message, m.encode(message.content), _copied_headers(message)) for message in messages]
+        limit = SizeLimit(self._options.max_message_bytes)
+        for message, encoded, _ in ready:
+            limit.check(self.name, message.id, message.content, written_texts(message, encoded.body))
         with self._now() as now:
             if self._options.purge_after:
                 self._shelf.forget_settled(now - _span(self._options.kept_for))

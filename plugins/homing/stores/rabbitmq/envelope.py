@@ -18,6 +18,7 @@ import pika
 
 from homing import message as m
 from homing.errors import UnreadableMessageError
+from homing.excerpts import excerpt
 from homing.message import Message
 from homing.stores.incoming import new_id
 from homing.stores.rabbitmq.topology import delay_route
@@ -282,7 +283,8 @@ def _plain(value: Any) -> Any:
 
 
 def _explained(reason: str, description: str | None, source: str | None) -> dict[str, Any]:
-    told = {REASON: reason, DESCRIPTION: description, SOURCE: source}
+    # A frame holds no more.
+    told = {REASON: excerpt(reason, _SHORT), DESCRIPTION: excerpt(description), SOURCE: source}
     return {key: value for key, value in told.items() if value is not None}
 
 

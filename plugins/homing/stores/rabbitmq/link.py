@@ -19,11 +19,12 @@ from pika import exceptions, frame, spec
 from pika.adapters.select_connection import IOLoop
 
 from homing.calling.forks import hang_up, leave_to_parent
-from homing.errors import ConfigurationError, StoreUnavailableError
+from homing.errors import ConfigurationError, StoreUnavailableError, TooLargeError
 
 log = logging.getLogger(__name__)
 
 _PRECONDITION_FAILED = 406
+_TOO_LARGE = "larger than configured max size"
 _FAREWELL = 2.0  # seconds for the broker to answer when we leave
 _LAST_ROUNDS = 3
 _MOST_KEPT = 128 * 1024  # bytes
@@ -197,6 +198,11 @@ class Link:
         self._discard()
         where = f"{self._parameters.host}:{self._parameters.port}"
         if isinstance(reason, exceptions.ChannelClosedByBroker) and reason.reply_code == _PRECONDITION_FAILED:
+            if _TOO_LARGE in reason.reply_text:
+                raise TooLargeError(
+                    f"store {self._name!r}: RabbitMQ on {where} refused a message: {reason.reply_text}; raise its "
+                    "max_message_size, or set this store's max_message_bytes to a quarter of it"
+                ) from reason
             raise ConfigurationError(
                 f"store {self._name!r}: RabbitMQ on {where} refused: {reason.reply_text}"
             ) from reason

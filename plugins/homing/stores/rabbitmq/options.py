@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import pika
 
 from homing.errors import ConfigurationError
+from homing.size_limit import HIGHEST_BYTES
 
 QUORUM = "quorum"
 CLASSIC = "classic"
@@ -42,6 +43,7 @@ class Options:
     max_deliveries: int = 5
     backoff: float = 0.0
     timeout: float = 30.0
+    max_message_bytes: int = 4 * 2**20
 
 
 def parse_url(url: str) -> tuple[Any, Options]:
@@ -73,6 +75,7 @@ def _options(given: dict[str, str]) -> Options:
         "max_deliveries": _count,
         "backoff": _seconds,
         "timeout": _seconds,
+        "max_message_bytes": _bytes,
     }
     name = given.pop("store", Options.name)
     if not _NAME.fullmatch(name):
@@ -98,6 +101,13 @@ def _count(key: str, text: str) -> int:
     value = int(_positive(key, text, int))
     if value > _MAX_PREFETCH:
         raise ConfigurationError(f"the store option {key} is at most {_MAX_PREFETCH}, not {text}")
+    return value
+
+
+def _bytes(key: str, text: str) -> int:
+    value = int(_positive(key, text, int))
+    if value > HIGHEST_BYTES:
+        raise ConfigurationError(f"the store option {key} is at most {HIGHEST_BYTES}, not {text}")
     return value
 
 

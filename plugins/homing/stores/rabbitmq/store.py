@@ -13,10 +13,12 @@ from typing import Any
 
 from homing import store as contract
 from homing.calling.forks import start_over_after_fork
-from homing.errors import ConfigurationError, StoreError, UnreadableMessageError
+from homing.errors import ConfigurationError, StoreError, TooLargeError, UnreadableMessageError
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
+from homing.portions import text_bytes
+from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
-from homing.stores.incoming import as_message
+from homing.stores.incoming import as_message, written_texts
 from homing.stores.rabbitmq import envelope
 from homing.stores.rabbitmq.consumer import Consumer, Held
 from homing.stores.rabbitmq.envelope import Delivery, Parcel
@@ -33,6 +35,8 @@ _PREFETCH_ALLOWANCE = 10
 _SPREAD = 0.1
 # Clocks differ a little: what is due so soon, in seconds, is due.
 _EARLY = 1.0
+# All that is written on a message goes into one frame of 128 KiB; a dead letter has its explanation there too.
+_MOST_BESIDE, _MOST_BESIDE_DEAD = 48 * 2**10, 112 * 2**10
 
 
 class RabbitStore(Store):
@@ -130,6 +134,8 @@ class RabbitStore(Store):
             if (message.session_id is not None or message.priority) and message.dead_letter_reason is None:
                 raise self._lacks(contract.PRIORITY if message.session_id is None else contract.SESSIONS)
         parcels = [envelope.pack(message, queue, now) for message in messages]
+        for message, parcel in zip(messages, parcels, strict=True):
+            self._refuse_large(message, parcel)
         if parcels:
             self._keep()
             self._publisher.publish(parcels)
@@ -255,6 +261,20 @@ class RabbitStore(Store):
         if self._keeper is None:
             self._keeper = Keeper(self, min(1.0, self._options.ack_wait / 4))
             self._keeper.start()
+
+    def _refuse_large(self, message: Message, parcel: Parcel) -> None:
+        most = self._options.max_message_bytes
+        # What RabbitMQ 4 takes unless it is told otherwise; whoever lets messages be larger here has told it.
+        limit = SizeLimit(most, max(4 * most, 16 * 2**20), "the broker's max_message_size, at four max_message_bytes,")
+        texts = written_texts(message, parcel.body.decode())
+        limit.check(self.name, message.id, message.content, texts)
+        beside = sum(text_bytes(text) for name, text in texts.items() if name != "message")
+        most_beside = _MOST_BESIDE if message.dead_letter_reason is None else _MOST_BESIDE_DEAD
+        if beside > most_beside:
+            raise TooLargeError(
+                f"message {message.id} is too large for store {self.name!r}: its headers and properties have {beside} "
+                f"bytes, and AMQP has room for {most_beside}; nothing was stored. Put them into the content"
+            )
 
     def _refuse(self, transaction: Any) -> None:
         if transaction is not None:

@@ -10,13 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
+from homing.portions import portions
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
 from homing.stores.sql.schema import NEVER, apart
+from homing.stores.sql.weights import portions_by_id, ranges, weight, weight_of
 
 #: The id of a message whose own is no text begins so, and goes on with its sequence number.
 _RENAMED = "homing-no-text-"
+_DEAD_PAGE = 1000
 
 
 class Batches:
@@ -48,25 +51,26 @@ class Batches:
         return BatchLease(batch_id, token, size, new=most == [1, 0]) if size else None
 
     def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
-        names = self._table.c.keys()
-        for row in self.values(held, names, page, after, upto):
-            yield dict(zip(names, row, strict=True))
+        """A portion at a time, whatever `page` says: rows may be long."""
+        mine = self._mine(held)
+        for start, end in ranges(self._database, self._table, mine, after=after, upto=upto, page=page):
+            inside = (self._table.c.sequence > start, self._table.c.sequence <= end)
+            yield from self._whole((*mine, *inside))
 
     def some_rows(self, held: BatchLease, ids: Collection[str]) -> Iterator[dict[str, Any]]:
-        names = self._table.c.keys()
-        for chunk in chunks(ids, self._database.dialect.chunk):
-            mine = self._database.dialect.among(self._table.c.id, chunk)
-            statement = sa.select(self._table).where(mine, *self._mine(held)).order_by(self._table.c.sequence)
-            found = self._database.read(lambda connection, one=statement: fetch(connection, one))  # type: ignore[misc]
-            yield from (dict(zip(names, row, strict=True)) for row in found)
+        mine = self._mine(held)
+        for numbers in portions_by_id(self._database, self._table, mine, list(ids)):
+            yield from self._whole((self._database.dialect.among(self._table.c.sequence, numbers), *mine))
 
-    def values(
-        self, held: BatchLease, names: Sequence[str], page: int, after: int = 0, upto: int | None = None
-    ) -> Iterator[tuple[Any, ...]]:
-        c, place = self._table.c, list(names).index("sequence")
+    def _whole(self, where: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        names, statement = self._table.c.keys(), sa.select(self._table).where(*where).order_by(self._table.c.sequence)
+        found = self._database.read(lambda connection: fetch(connection, statement))
+        while found:
+            yield dict(zip(names, found.pop(0), strict=True))  # and keeps it no longer
+
+    def values(self, held: BatchLease, names: Sequence[str], page: int) -> Iterator[tuple[Any, ...]]:
+        c, place, after = self._table.c, list(names).index("sequence"), 0
         statement = sa.select(*(c[name] for name in names)).where(*self._mine(held)).order_by(c.sequence).limit(page)
-        if upto is not None:
-            statement = statement.where(c.sequence <= upto)
         while True:
             one = statement.where(c.sequence > after)
             found = self._database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
@@ -158,10 +162,14 @@ class Batches:
 
         return self._database.write(work)
 
-    def dead(self, limit: int) -> list[dict[str, Any]]:
+    def dead(self, skip: int) -> list[dict[str, Any]]:
         c = self._table.c
-        statement = sa.select(self._table).where(c.time_dead.is_not(None)).order_by(c.time_dead).limit(limit)
-        return self._database.read(lambda connection: [dict(row) for row in connection.execute(statement).mappings()])
+        oldest_first = sa.select(c.sequence, weight(self._table)).where(c.time_dead.is_not(None)).order_by(c.time_dead)
+        page = oldest_first.offset(skip).limit(_DEAD_PAGE)
+        weights = self._database.read(lambda connection: fetch(connection, page))
+        portion = next(portions(weights, weight_of), [])
+        numbers = self._database.dialect.among(c.sequence, [number for number, _ in portion])
+        return list(self._whole((numbers, c.time_dead.is_not(None)))) if portion else []
 
     def finish_dead(self, ids: Collection[str]) -> None:
         c = self._table.c

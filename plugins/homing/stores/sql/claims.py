@@ -66,6 +66,7 @@ class Claims:
 
     def _claim_new(self, connection: Connection, wanted: Wanted, claimed: Claimed, now: int) -> None:
         before = claimed.size
+        wanted = self._finder.light_enough(connection, wanted, now)
         while True:
             found = self._finder.find(connection, wanted, now)
             if not found:

@@ -76,6 +76,8 @@ class Database:
         self._ahead: int | None = None if self._measures else 0
         self._takes_bytes = False
         self.dialect: Dialect = DIALECTS[url.get_backend_name()]
+        #: How many bytes the server takes at once.
+        self.most_at_once = self.dialect.most_at_once
         self._gate = None if self.dialect.locks_rows else Gate()
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._set_up_engine()
@@ -88,6 +90,8 @@ class Database:
         self._engine = self._make_engine(timeout=self._timeout)
         self._reader = self._engine.execution_options(**{READING: True})
         sqlalchemy.event.listen(self._engine, "connect", self._set_up_text if self._gate else self._remember)
+        if self.dialect.quotes:
+            sqlalchemy.event.listen(self._engine, "connect", self._ask_for_room)
 
     # -- in a process that forks -------------------------------------------------------------------------------
 
@@ -198,6 +202,11 @@ class Database:
         # Only once it is needed: the driver is faster at texts that are what they should be.
         if self._takes_bytes:
             connection.text_factory = _text_or_bytes
+
+    def _ask_for_room(self, connection: Any, _record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet")
+            self.most_at_once = int(cursor.fetchone()[0])
 
     @contextmanager
     def within(self, transaction: Any) -> Iterator[Connection]:

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, Connection
 
 from homing.errors import ConfigurationError, MissingExtraError, StoreUnavailableError
 from homing.message import encode_json
+from homing.portions import portions, text_bytes
 
 # scheme -> (the dialect and driver meant by it, the driver's package, the extra that brings it)
 _DRIVERS = {
@@ -45,6 +46,10 @@ class Dialect:
 
     #: How many ids go into one statement.
     chunk = 10_000
+    #: How many bytes go into one text; what the server calls that.
+    most_at_once, called = 900_000_000, "the longest text of a database"
+    #: Whether texts travel within the statement.
+    quotes = False
     #: Whether rows are locked one by one; otherwise one writer has the database for itself.
     locks_rows = True
     #: Whether a table can be cut into parts that are dropped whole.
@@ -78,7 +83,9 @@ class Dialect:
     ) -> None:
         """Runs what `upsert_many` made, for these rows, every column of each given, one after the other."""
         for part in _without_repeats(rows, keys):
-            connection.execute(statement, {"rows": encode_json(part)})
+            # The server takes no text of a gigabyte, and would die of several of half of that.
+            for portion in portions(part, _bytes_of):
+                connection.execute(statement, {"rows": encode_json(portion)})
 
     def among(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """Whether the column is one of these values, of which there may be `chunk`."""
@@ -151,6 +158,9 @@ class Sqlite(RowByRow):
 
 class Mysql(RowByRow):
     chunk = 1_000
+    # Until the server says what its own is.
+    most_at_once, called = 16 * 2**20, "max_allowed_packet, which can be raised,"
+    quotes = True
     drops_partitions = False
     reads_uncommitted = True
 
@@ -181,6 +191,10 @@ class Mysql(RowByRow):
 
 
 DIALECTS: Mapping[str, Dialect] = {"postgresql": Dialect(), "sqlite": Sqlite(), "mysql": Mysql(), "mariadb": Mysql()}
+
+
+def _bytes_of(row: Mapping[str, Any]) -> int:
+    return sum(text_bytes(value) for value in row.values() if type(value) is str)
 
 
 def _changes(table: Table, keys: Sequence[str], new: Any, changed: Mapping[str, Any] | None) -> dict[str, Any]:

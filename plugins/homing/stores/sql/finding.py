@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,15 +13,19 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
+from homing.portions import portions
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
 from homing.stores.sql.properties import Properties
 from homing.stores.sql.rows import FRESH, NEEDED, READ, beyond_fresh, is_fresh
 from homing.stores.sql.statements import Statements
+from homing.stores.sql.weights import weight
 
 _TOKEN, _NEXT, _SCHEDULED = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled"))
 _SESSION = READ.index("session_id")
 _SWEEP = 1.0  # seconds
+#: What the contents weigh at most that one claim hands out, unless one message alone weighs more.
+CLAIMED_BYTES = 64 * 2**20
 USUAL = 0  # the priority of a message whose sender said nothing about it
 
 
@@ -42,6 +46,8 @@ class Wanted:
     deferred: bool = False
     #: Whether to read the contents too.
     contents: bool = True
+    #: Whether their weights are all that is asked for: each is the last value of its row, and nothing is locked.
+    weighed: bool = False
     properties: Properties = field(default_factory=Properties)
 
     def __post_init__(self) -> None:
@@ -59,6 +65,7 @@ class Shape(NamedTuple):
     limit: int
     contents: bool
     fresh: bool
+    weighed: bool
     bucket: str
     unless_urgent: bool
 
@@ -103,6 +110,15 @@ class Finder:
             if len(found) >= wanted.limit:
                 break
         return found
+
+    def light_enough(self, connection: Connection, wanted: Wanted, now: int) -> Wanted:
+        """The same, of no more messages than a caller is given at once by what they weigh; of one at least."""
+        most = CLAIMED_BYTES // wanted.properties.max_message_bytes
+        if not wanted.contents or wanted.ids is not None or wanted.limit <= max(1, most):
+            return wanted
+        found = self.find(connection, replace(wanted, contents=False, weighed=True), now)
+        first = next(portions(found, lambda row: int(row[-1] or 0), most_bytes=CLAIMED_BYTES), found)
+        return wanted if len(first) == len(found) else replace(wanted, limit=len(first))
 
     def held_by_batch(self, connection: Connection, wanted: Wanted, now: int) -> tuple[list[Any] | None, str | None]:
         """The rows this batch still has to settle, and its token while the lease lasts.
@@ -178,7 +194,7 @@ class Finder:
             left = wanted.limit - taken - len(found)
             if left > 0:
                 fresh = wanted.contents and self._fresh
-                shape = Shape(left, wanted.contents, fresh, bucket, unless_urgent)
+                shape = Shape(left, wanted.contents, fresh, wanted.weighed, bucket, unless_urgent)
                 values = {"of_priority": priority, "low": low, "now": now, "of_bucket": number}
                 some = fetch(connection, self._statements.get(self._due, shape), values)
                 found += self._whole(connection, some, fresh) if wanted.contents else some
@@ -208,7 +224,7 @@ class Finder:
         """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
         c = self._table.c
         statement = (
-            self._select(shape.contents, fresh=shape.fresh)
+            self._select(shape.contents, fresh=shape.fresh, weighed=shape.weighed)
             .where(c.priority == sa.bindparam("of_priority"))
             .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
             .where(self.may_go())
@@ -225,14 +241,16 @@ class Finder:
             u = self._table.alias("urgent")
             urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)
             statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
-        return self._database.dialect.lock_free_rows(statement)
+        return statement if shape.weighed else self._database.dialect.lock_free_rows(statement)
 
     def _in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
         """The first messages of a session, up to one that is not due; none while somebody holds one of them."""
         c, self.has_sessions = self._table.c, True
         mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None)
-        statement = self._select(wanted.contents).where(mine).order_by(c.time_scheduled, c.sequence).limit(wanted.limit)
-        if self._database.dialect.locks_rows:
+        needed = sa.select(*(c[name] for name in NEEDED), weight(self._table))
+        statement = (needed if wanted.weighed else self._select(wanted.contents)).where(mine)
+        statement = statement.order_by(c.time_scheduled, c.sequence).limit(wanted.limit)
+        if self._database.dialect.locks_rows and not wanted.weighed:
             statement = statement.with_for_update()
         found: list[Any] = []
         for row in fetch(connection, statement):
@@ -257,8 +275,10 @@ class Finder:
             found += fetch(connection, self._database.dialect.lock_free_rows(statement))
         return found
 
-    def _select(self, contents: bool, *, fresh: bool = False) -> sa.Select[Any]:
+    def _select(self, contents: bool, *, fresh: bool = False, weighed: bool = False) -> sa.Select[Any]:
         c = self._table.c
+        if weighed:
+            return sa.select(c.sequence, c.time_next, weight(self._table))
         if fresh:
             return sa.select(*(c[name] for name in FRESH), beyond_fresh(self._table))
         return sa.select(*(c[name] for name in (READ if contents else NEEDED)))

@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, UnreadableMessageError
+from homing.excerpts import MOST_BYTES, excerpt
 from homing.ledger import DELIVERED, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
+from homing.portions import text_bytes
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
 
@@ -166,13 +168,21 @@ def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:
         "state": entry.state,
         "attempts": entry.attempts,
         "deliveries": 1 if entry.state == DELIVERED else 0,
-        "result": None if entry.result is None else encode_json(entry.result),
-        "error": None if entry.error is None else encode_json(entry.error),
-        "snapshot": None if entry.snapshot is None else encode_json(entry.snapshot),
+        "result": _written(entry.result),
+        "error": _written(entry.error),
+        "snapshot": _written(entry.snapshot),
         "batch_id": entry.batch_id,
         "run_id": run_id,
         "time_recorded": entry.at or now,
     }
+
+
+def _written(value: Any) -> str | None:
+    """As JSON; what is long is cut: a ledger explains, and has no message's content."""
+    if value is None:
+        return None
+    text = encode_json(value)
+    return text if len(text) * 4 <= MOST_BYTES or text_bytes(text) <= MOST_BYTES else encode_json(excerpt(value))
 
 
 def _to_entry(row: Any) -> Entry:

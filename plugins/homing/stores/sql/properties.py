@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL, Connection
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
+from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
 from homing.stores.sql import driver_options
 from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
 from homing.stores.sql.durability import FULL, RELAXED
@@ -60,6 +61,8 @@ class Properties:
     batch_size: int = 100
     #: At most so many messages are claimed per second by this consumer; 0: no limit.
     rate: float = 0.0
+    #: No message of more bytes is taken in: its content and headers as they are written down, and its other texts.
+    max_message_bytes: int = DEFAULT_BYTES
 
     def changed(self, values: Mapping[str, Any]) -> Properties:
         """These properties with some replaced; raises ConfigurationError for one that does not exist or fit."""
@@ -71,7 +74,7 @@ class Properties:
             if name in _CHOICES:
                 converted[name] = _choice(name, value)
             else:
-                converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0))
+                converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0), _HIGHEST.get(name))
         properties = replace(self, **converted)
         properties.backoff_policy()
         return properties
@@ -112,7 +115,8 @@ def _delays(policy: RetryPolicy) -> list[int]:
 
 
 # Those that must be more than nothing.
-_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0}
+_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0, "max_message_bytes": 1.0}
+_HIGHEST = {"max_message_bytes": HIGHEST_BYTES}
 _CHOICES = {"acknowledged": (KEPT, ARCHIVED, REMOVED), "durability": (FULL, RELAXED)}
 
 
@@ -283,12 +287,13 @@ def _choice(name: str, value: Any) -> str:
     return str(value)
 
 
-def _number(name: str, value: Any, kind: type, minimum: float) -> Any:
+def _number(name: str, value: Any, kind: type, minimum: float, highest: float | None = None) -> Any:
     try:
         number = kind(value)
     except (TypeError, ValueError):
         number = minimum - 1
-    if not minimum <= number < float("inf"):
+    if not minimum <= number < float("inf") or (highest is not None and number > highest):
         wanted = "a positive number" if minimum else "a number that is not negative"
+        wanted += "" if highest is None else f" up to {highest}"
         raise ConfigurationError(f"the store option {name} is {wanted}, not {value!r}")
     return number

@@ -13,6 +13,7 @@ from homing.errors import ConfigurationError
 from homing.stores.sql.database import Database, fetch
 from homing.stores.sql.rows import PLAIN, READ, beyond_plain
 from homing.stores.sql.settled import PATIENCE, settled
+from homing.stores.sql.weights import ranges
 
 #: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
 WAITING = "waiting"
@@ -69,19 +70,19 @@ class Scans:
         self, after: int, upto: int, *, which: str = ALL, conditions: Sequence[Condition] = (), page: int = 1000
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
         """The values of READ, `table_id` and `batch_id`, likewise; as long as messages have no more, those of PLAIN,
-        None, and these two: columns that are empty cost something, too, and mostly they are."""
+        None, and these two: columns that are empty cost something, too, and mostly they are. A page is at most
+        a portion."""
         c, mine = self._table.c, self._wanted(which, conditions)
         plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.table_id, c.batch_id]
         whole = [*(c[name] for name in READ), c.table_id, c.batch_id]
         columns = plain
-        while found := self._page(columns, after, upto, mine, page):
+        for start, end in ranges(self._database, self._table, mine, after=after, upto=upto, page=page):
+            found = self._page(columns, start, end, mine, page)
             if columns is plain and any(row[len(PLAIN)] is not None for row in found):
                 columns = whole  # the same page once more, and all that follow
-                continue
-            yield found
-            if len(found) < page:
-                return
-            after = found[-1][0]
+                found = self._page(columns, start, end, mine, page)
+            if found:
+                yield found
 
     def _page(
         self, columns: Sequence[Any], after: int, upto: int, mine: Sequence[Any], page: int

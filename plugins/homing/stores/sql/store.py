@@ -16,8 +16,9 @@ from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
 from homing.calling.forks import start_over_after_fork
-from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError
+from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, TooLargeError
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
+from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
@@ -47,6 +48,7 @@ from homing.stores.sql.wake_up import WakeUp, notify
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
+_BESIDE = 100  # characters of a row at most that is nothing but a content
 
 
 def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
@@ -153,14 +155,20 @@ class SqlStore(Store):
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
-        window = self._live.current(transaction).duplicate_window
+        properties = self._live.current(transaction)
+        window, limit = properties.duplicate_window, self._size_limit(properties)
         now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
-        new_ids = _new_ids()
+        new_ids, surely = _new_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
             if isinstance(item, Message):
-                return rows.to_row(item, now, partitions=parts, columns=columns)
-            return rows.plain_row(next(new_ids), item, now, partitions=parts)
+                made = rows.to_row(item, now, partitions=parts, columns=columns)
+                limit.check(self.name, item.id, item.content, made)
+            else:
+                made = rows.plain_row(next(new_ids), item, now, partitions=parts)
+                if len(made["message"]) > surely:
+                    limit.check(self.name, made["id"], item, made)
+            return made
 
         new = NewRows(contents, row)
         if not self._database.dialect.locks_rows:
@@ -171,6 +179,15 @@ class SqlStore(Store):
             with self._database.within(transaction) as connection:
                 self._inserts.insert(connection, new, window, own=False)
         return [one["id"] for one in new]
+
+    def refusal(self, message: Message) -> TooLargeError | None:
+        """Why this store would not take a message of this size; None when it would."""
+        try:
+            made = rows.to_row(message, 0)
+            self._size_limit(self._live.current()).check(self.name, message.id, message.content, made)
+        except TooLargeError as error:
+            return error
+        return None
 
     def claim(
         self,
@@ -257,6 +274,11 @@ class SqlStore(Store):
         self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
     ) -> list[Message]:
         return self._views.browse(limit, state, after, ids)
+
+    def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
+        """All messages that are not acknowledged, as `browse` shows them, or those of these ids; read a portion at a
+        time, so that it does not matter how large they are."""
+        return self._views.look(None if ids is None else list(ids))
 
     def count(self) -> dict[str, int]:
         return self._views.count()
@@ -379,12 +401,12 @@ class SqlStore(Store):
         page: int = 1000,
         ids: Collection[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The batch's rows as they lie in the table, in order of sequence, page by page, or those of these ids;
-        reading changes nothing."""
+        """The batch's rows as they lie in the table, in order of sequence, or those of these ids; read a portion at a
+        time, and nothing is changed by it."""
         return self._batches.rows(held, after, upto, page) if ids is None else self._batches.some_rows(held, ids)
 
     def batch_values(self, held: BatchLease, columns: Sequence[str], *, page: int = 1000) -> Iterator[tuple[Any, ...]]:
-        """The same, of these columns, `sequence` among them, and without their names."""
+        """The same, of these columns, `sequence` among them and none of them long, and without their names."""
         return self._batches.values(held, columns, page)
 
     def batch_ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
@@ -401,6 +423,12 @@ class SqlStore(Store):
         and nothing at all of what is no longer held."""
         self._batches.count_crash(held, ids)
 
+    def bury_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
+        """Keeps these messages of the batch aside as dead, where they are. Fenced likewise."""
+        if ids:
+            known = [Known(message_id, held.lock_token) for message_id in ids]
+            self._settlements.apply([(known, self._settlements.bury(reason, description))])
+
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
         """Removes these messages of the batch, with their ids: an equal id may be stored again. Fenced likewise."""
         if not self._batches.forget(held, ids):
@@ -410,11 +438,11 @@ class SqlStore(Store):
         """Removes what is acknowledged of these messages, with their ids: an equal id may be stored again."""
         self._database.write(lambda connection: self._inserts.forget(connection, list(ids), 0.0))
 
-    def dead_messages(self, limit: int = 1000) -> list[dict[str, Any]]:
-        """Rows this store keeps aside as dead, oldest first, with their reasons."""
+    def dead_messages(self, skip: int = 0) -> list[dict[str, Any]]:
+        """A portion of the rows this store keeps aside as dead, with their reasons, the oldest first, behind `skip`."""
         if not self._database.dialect.keeps_types:
             self._batches.rename(None, lambda _why: {})
-        return self._batches.dead(limit)
+        return self._batches.dead(skip)
 
     def finish_dead(self, ids: Collection[str]) -> None:
         self._batches.finish_dead(ids)
@@ -490,6 +518,12 @@ class SqlStore(Store):
             raise ConfigurationError(
                 "acknowledged=archived needs a table in partitions, which only PostgreSQL has here"
             )
+
+    def _size_limit(self, properties: Properties) -> SizeLimit:
+        dialect = self._database.dialect
+        return SizeLimit(
+            properties.max_message_bytes, self._database.most_at_once, dialect.called, quoted=dialect.quotes
+        )
 
     def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
         if partitions is None:

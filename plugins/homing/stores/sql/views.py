@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,10 +16,12 @@ from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.finding import Finder
+from homing.stores.sql.weights import portions_by_id, ranges
 
 Result = TypeVar("Result")
 
 _PAGE = 10_000
+_LOOKED_AT = 1_000
 _PURGE_CHUNK = 5_000
 
 
@@ -109,6 +111,25 @@ class Views:
             return sorted(found, key=lambda row: row.sequence)[:limit]
 
         return [_look(row) for row in self._read_all(ask)]
+
+    def look(self, ids: Sequence[str] | None) -> Iterator[Message]:
+        """All that is not acknowledged, as `browse` shows it, or those of these ids; read a portion at a time."""
+        c = self._table.c
+        open_ones = (c.time_acked.is_(None),)
+        if ids is None:
+            for start, end in ranges(self._database, self._table, open_ones, after=0, upto=None, page=_LOOKED_AT):
+                yield from self._look_at((*open_ones, c.sequence > start, c.sequence <= end))
+            return
+        for numbers in portions_by_id(self._database, self._table, open_ones, ids):
+            yield from self._look_at((*open_ones, self._database.dialect.among(c.sequence, numbers)))
+
+    def _look_at(self, where: Sequence[Any]) -> Iterator[Message]:
+        c = self._table.c
+        states = rows.state_of(self._table, self._database.now())
+        statement = sa.select(*(c[name] for name in rows.READ), states).where(*where).order_by(c.sequence)
+        found = self._database.read(lambda connection: list(connection.execute(statement)))
+        while found:
+            yield _look(found.pop(0))  # and keeps it no longer
 
     def states(self, ids: Collection[str] | None) -> Iterator[tuple[str, str, MessageRef]]:
         """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""

@@ -1,0 +1,70 @@
+"""The guards of size: what is taken in can also be moved, and what is large holds up nobody."""
+
+from __future__ import annotations
+
+from mutants.guard import guard
+
+_STORE, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("store", "weights", "claims"))
+_LIMIT, _SETTLING, _FAILURE = "size_limit.py", "delivery/settling.py", "pipeline/failure.py"
+_LIMITS = "tests/unit/stores/test_size_limit.py::"
+_LARGE = "tests/unit/delivery/test_large_messages.py::"
+_ALONE = "tests/unit/executors/test_alone.py::"
+
+GUARDS = (
+    guard(
+        "a message that is too large is not taken in",
+        _STORE,
+        "                limit.check(self.name, item.id, item.content, made)\n",
+        "",
+        f"{_LIMITS}test_headers_and_properties_count_too[sqlite]",
+    ),
+    guard(
+        "nor is a content",
+        _STORE,
+        '                    limit.check(self.name, made["id"], item, made)\n',
+        "                    pass\n",
+        f"{_LIMITS}test_of_many_none_is_stored_when_one_is_too_large[sqlite]",
+    ),
+    guard(
+        "a failure record and a dead letter may be larger than a message",
+        _LIMIT,
+        'ends = texts.get("dead_letter_reason") is not None or _is_record(content)',
+        "ends = False",
+        f"{_LIMITS}test_the_record_of_a_failure_and_a_dead_letter_may_be_larger_than_a_message[sqlite]",
+    ),
+    guard(
+        "rows are read in portions of bytes",
+        _WEIGHTS,
+        "        for portion in portions(found, weight_of):\n            yield after, portion[-1][0]\n",
+        "        for portion in [found] if found else []:\n            yield after, portion[-1][0]\n",
+        f"{_LARGE}test_pages_have_a_portion_at_most_and_leave_nothing_out[sqlite]",
+    ),
+    guard(
+        "a claim hands out no more than a consumer can hold",
+        _CLAIMS,
+        "        wanted = self._finder.light_enough(connection, wanted, now)\n",
+        "",
+        f"{_LARGE}test_a_claim_hands_out_what_is_light_enough_in_order_and_one_message_at_least[sqlite]",
+    ),
+    guard(
+        "what a transformer makes much larger goes on in portions",
+        "spark/steps.py",
+        "        return self._weight >= MOST_BYTES\n",
+        "        return False\n",
+        f"{_ALONE}test_what_a_transformer_makes_much_larger_is_written_in_portions",
+    ),
+    guard(
+        "the dead come a portion at a time until all are moved",
+        _SETTLING,
+        'while rows := {row["id"]: row for row in store.dead_messages(stay)}:',
+        'for rows in [{row["id"]: row for row in store.dead_messages(stay)}]:',
+        f"{_LARGE}test_the_dead_come_a_portion_at_a_time_and_all_are_moved[sqlite]",
+    ),
+    guard(
+        "what explains a failure is cut where it is long",
+        _FAILURE,
+        "excerpt(as_json(value), share)",
+        "as_json(value)",
+        "tests/unit/pipeline/test_failure_record.py::test_what_explains_a_failure_is_cut_and_the_content_is_not",
+    ),
+)

@@ -1,0 +1,71 @@
+"""Weights: what the contents of rows weigh, asked of the database before it sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from homing.portions import portions
+from homing.stores.sql.database import Database, chunks, fetch
+
+
+class Octets(FunctionElement[int]):
+    """How many bytes a text has. PostgreSQL knows without reading it."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+
+@compiles(Octets)
+def _octets(element: Octets, compiler: Any, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
+@compiles(Octets, "sqlite")
+def _sqlite_octets(element: Octets, compiler: Any, **options: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
+
+
+def weight(table: sa.FromClause) -> sa.ColumnElement[int]:
+    """What a row's content and headers weigh: all else on it is short."""
+    c = table.c
+    return Octets(c.message) + sa.func.coalesce(Octets(c.headers), sa.literal_column("0"))
+
+
+def ranges(
+    database: Database, table: Table, mine: Sequence[Any], *, after: int, upto: int | None, page: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges (after, upto] of sequence numbers that have these rows in order, a portion of at most `page` in each."""
+    sequence = table.c.sequence
+    statement = sa.select(sequence, weight(table)).where(*mine).order_by(sequence).limit(page)
+    if upto is not None:
+        statement = statement.where(sequence <= upto)
+    while True:
+        one = statement.where(sequence > after)
+        found = database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
+        for portion in portions(found, weight_of):
+            yield after, portion[-1][0]
+            after = portion[-1][0]
+        if len(found) < page:
+            return
+
+
+def portions_by_id(database: Database, table: Table, mine: Sequence[Any], ids: Sequence[str]) -> Iterator[list[int]]:
+    """The sequence numbers of those of these rows that have one of these ids, a portion at a time."""
+    c = table.c
+    weighed = sa.select(c.sequence, weight(table)).where(*mine).order_by(c.sequence)
+    for chunk in chunks(ids, database.dialect.chunk):
+        one = weighed.where(database.dialect.among(c.id, chunk))
+        found = database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
+        for portion in portions(found, weight_of):
+            yield [row[0] for row in portion]
+
+
+def weight_of(row: Sequence[Any]) -> int:
+    """The weight behind a sequence number; 0 for what somebody wrote there that has none."""
+    return row[1] if isinstance(row[1], int) else 0
