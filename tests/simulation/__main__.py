@@ -1,47 +1,45 @@
-"""Runs schedules: `python -m tests.simulation --seed 17` repeats one and shows what happened, call by call."""
+"""Runs schedules: `python -m tests.simulation --seed 17` repeats one and shows what happened, step by step."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
-from pathlib import Path
+from collections import Counter
 
-import pytest
-
-from tests.simulation.schedule import Schedule
+from tests.simulation.simulate import simulation
 from tests.simulation.variants import VARIANTS
-from tests.simulation.world import World
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, help="only this one, with its trace")
-    parser.add_argument("--crash-at", type=int, help="kill whoever makes this store call, and disturb nothing else")
-    parser.add_argument("--schedules", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0, help="the seed to begin with")
-    parser.add_argument("--sqlite", action="store_true", help="on the SQL store itself, not on its model")
-    parser.add_argument("--variant", choices=VARIANTS, default="sound")
+    parser.add_argument("--seed", type=int, default=None, help="the seed to begin with; alone, only this one is run")
+    parser.add_argument("--schedules", type=int, default=None, help="how many, one seed after the other")
+    parser.add_argument("--crash-at", type=int, help="kill whoever comes to this step, and disturb nothing else")
+    parser.add_argument("--variant", choices=VARIANTS, default="sound", help="the protocol, broken on purpose")
+    parser.add_argument("--go-on", action="store_true", help="also after a schedule that found something")
     arguments = parser.parse_args()
-    variant, started, say = VARIANTS[arguments.variant], time.monotonic(), sys.stdout.write
-    one = arguments.seed is not None
-    seeds = [arguments.seed] if one else range(arguments.first, arguments.first + arguments.schedules)
-    with tempfile.TemporaryDirectory(prefix="homing-simulation-") as folder, pytest.MonkeyPatch.context() as patch:
-        variant.patch(patch)
-        world = World(Path(folder) if arguments.sqlite else None)
-        for seed in seeds:
-            schedule = Schedule(world, seed, crash_at=arguments.crash_at)
+    say, started, failed = sys.stdout.write, time.monotonic(), 0
+    one = arguments.seed is not None and arguments.schedules is None
+    number = 1 if one else arguments.schedules or 1000
+    first, seen = arguments.seed or 0, Counter[str]()
+    with simulation(VARIANTS[arguments.variant]) as schedule_of:
+        for seed in range(first, first + number):
+            schedule = schedule_of(seed, crash_at=arguments.crash_at)
             problems = schedule.run()
+            seen.update(what for what, times in schedule.seen.items() if times)
             if one:
                 say("".join(f"{line}\n" for line in schedule.trace))
             if problems:
-                say("\n".join([f"seed {seed} ({schedule.calls} calls, {schedule.faults} faults):", *problems, ""]))
+                failed += 1
+                say("\n".join([f"seed {seed} ({schedule.steps} steps, {schedule.faults} faults):", *problems, ""]))
                 say(f"again: python -m tests.simulation --seed {seed} --variant {arguments.variant}\n")
-                return 1
-        say(f"{len(seeds)} schedules in {time.monotonic() - started:.1f} s: nothing lost, nothing stuck\n")
-        world.close()
-    return 0
+                if not arguments.go_on:
+                    break
+    if not one:
+        say("".join(f"{times:8} schedules saw: {what}\n" for what, times in sorted(seen.items())))
+    say(f"{number} schedules in {time.monotonic() - started:.1f} s, {failed} found something\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

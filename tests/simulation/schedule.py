@@ -1,203 +1,413 @@
-"""One schedule: processes that take turns between any two store calls, and what the seed does to them meanwhile."""
+"""One schedule: what happens under one seed. Processes take turns at every durable step, and the world interferes."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from greenlet import getcurrent, greenlet
+from homing.delivery.records import FAILURE_TYPE
+from homing.errors import HomingError, LeaseLostError
+from homing.message import Message
+from homing.pipeline.failure import build_record
+from tests.simulation.checker import Checker
+from tests.simulation.databases import ANSWER_LOST, AWAY, NO_MEMORY
+from tests.simulation.files import NO_FILES
+from tests.simulation.hub import GO, KILL, STALL, Hub, Process, StuckError
+from tests.simulation.plans import Plan, Told, draw
+from tests.simulation.runs import ALONE, HERE, TRIES, Run, Task, first_pass, replay, replay_of
+from tests.simulation.world import CHANGES, CHUNK, OUT_OF_MEMORY, TIMEOUT, Pipeline, TaskFailedError, TaskTimeout, World
 
-from homing.errors import LeaseLostError, StoreUnavailableError
-from tests.simulation.processes import TASK_ERRORS, Process
-from tests.simulation.world import CHUNK, FLOWS, Killed, Plan, World
-
-GO, KILL, AWAY, ANSWER_LOST, STALL = "go", "KILL", "AWAY", "ANSWER LOST", "STALL"
-TRIES = 4
-_WAKES_UP, _ALL_AT_FIRST = 0.02, 0.8
 ROUNDS = 15  # in which everything must come to its end once nothing is disturbed any more
-_STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "produce": (("produce",),),
-    "first": (("listen",), ("process",), tuple(f"deliver.{flow}" for flow in FLOWS), ("settle",)),
-    "replay": (("replay",), ("settle_replay",)),
-}
+MOST_CALLS = 20_000
+_ALONE = 0.25  # so many of the schedules run the applications that Spark would: they take twice as long
+JUMP, ABANDON = "JUMP", "ABANDON"
+#: What ends a try of a task and no more.
+_TASK_ERRORS = (HomingError, TaskFailedError, TaskTimeout, OSError, MemoryError)
+_FAULTS = {
+    KILL: 6, STALL: 4, AWAY: 3, ANSWER_LOST: 3, JUMP: 2, ABANDON: 1, NO_MEMORY: 1, OUT_OF_MEMORY: 4, TIMEOUT: 4,
+    NO_FILES: 8,
+}  # fmt: skip
+_TOPOLOGIES = {("orders",): 6, ("orders", "refunds"): 1, ("orders", "twin"): 1}
+_ACTS = (
+    "resend", "resend", "purge", "deploy", "clear", "dead letters away", "store away", "forge", "sweep", "another run",
+    "no files", "no memory", "timeouts",
+)  # fmt: skip
+#: For a while each process that comes to such a step meets this, so many times out of a hundred.
+_LASTING = {"no files": (NO_FILES, 100), "no memory": (NO_MEMORY, 30), "timeouts": (TIMEOUT, 100)}
+#: What must have happened among some thousand schedules, or they show nothing.
+KINDS = {
+    *_FAULTS, *(f"for a while: {name}" for name in _LASTING), *(f"chain changed: {name}" for name in CHANGES),
+    "a lost lease noticed", "a message kills", "a message that its store gave up was finished", "a slow destination",
+    "an id came again", "away: dead letters", "away: store", "cleared", "dropped by rule", "forged record",
+    "left behind, and swept up", "purged", "replayed", "taken in", "two databases, one store name",
+    "two pipelines, one dead-letter store", "two tries at once",
+}  # fmt: skip
+# So rare that only some thousand schedules have them.
+KINDS -= {OUT_OF_MEMORY, TIMEOUT}
 
 
-@dataclass
-class Run:
-    """A DAG run as Airflow would carry it: tasks in stages, each tried again, the last one run whatever happened."""
+@dataclass(frozen=True)
+class Shape:
+    """What all schedules of a kind have in common; what is not said is drawn."""
 
-    run_id: str
-    kind: str
-    params: dict[str, Any] = field(default_factory=dict)
-    stage: int = 0
-    tries: dict[str, int] = field(default_factory=dict)
-    failed: bool = False
+    how: str | None = None
+    size: int | None = None
+    slow: bool = False
+    takes_in: bool = False
+    hammered: bool = False
+    #: What run after run is to meet.
+    weather: str | None = None
+    #: The only fault there is.
+    fault: str | None = None
 
-    @property
-    def stages(self) -> tuple[tuple[str, ...], ...]:
-        return _STAGES[self.kind]
 
-
-@dataclass(eq=False)
-class Actor:
-    """A process at work on one task of one run. `current`: Airflow still waits for it."""
-
-    name: str
-    run: Run
-    task: str
-    let: greenlet
-    current: bool = True
-    stalled: bool = False
+ANY = Shape()
 
 
 class Schedule:
-    """Everything that happens under one seed. With `crash_at`, only whoever makes that store call is killed."""
+    """With `crash_at`, only whoever comes to that step is killed."""
 
-    def __init__(self, world: World, seed: int, *, crash_at: int | None = None) -> None:
-        self.world, self.rng, self.crash_at = world, random.Random(seed), crash_at  # noqa: S311
-        self.trace: list[str] = []
-        self.calls = self.faults = self._numbers = 0
-        self.budget = self.rng.choice([0, 1, 1, 2, 3, 5]) if crash_at is None else 0
-        self.rate = self.rng.choice([0.01, 0.02, 0.05])
-        self.actors: list[Actor] = []
-        self.lost: list[str] = []
+    def __init__(self, world: World, seed: int, *, crash_at: int | None = None, shape: Shape = ANY) -> None:
+        self.world, self.crash_at, self.shape = world, crash_at, shape
+        self.rng = random.Random(seed)  # noqa: S311
+        world.here.rng = random.Random(seed)  # noqa: S311 - of its own: what is made once is not made in each schedule
+        random.seed(seed)
+        self.steps = self.faults = self._numbers = self._serials = 0
+        self.found: list[str] = []
+        self.checker = Checker(world)
+        self.hub = Hub(world.here.clock, self.rng, self._decide, self._ended)
+        self.acts: list[tuple[int, str]] = []
+        self._acted = False
+        self._runs = 0
+        self._until: dict[str, int] = {}
+        self._finished: list[Run] = []
+
+    @property
+    def seen(self) -> Any:
+        return self.world.seen
+
+    @property
+    def trace(self) -> list[str]:
+        return self.hub.trace
 
     def run(self) -> list[str]:
-        """Carries the schedule out; what the checker found, nothing if all is well."""
-        world, rng = self.world, self.rng
-        world.reset()
-        count = rng.choice([1, 2, 4, 8])
-        for number in range(count):
-            world.plans[f"m{number}"] = Plan.draw(rng)
-        self._begin(Run("producer", "produce", {"ids": list(world.plans)}))
-        if rng.random() < _ALL_AT_FIRST:
-            self._until_idle()
-        for number in range(rng.choice([1, 1, 2])):
-            self._begin(Run(f"run{number}", "first", {"limit": rng.choice([2, count])}))
-        self._until_idle()
+        """Carries the schedule out; what is wrong then, nothing if all is well."""
+        self.world.here.hub = self.hub
+        try:
+            self._set_the_stage()
+            self._play()
+            self._come_to_rest()
+            return [*self.found, *self.checker.problems()]
+        except StuckError as error:
+            return [*self.found, f"stuck: {error}"]
+        finally:
+            self.hub.clean_up()
+            self.world.here.hub = None
+
+    # -- what is to happen -------------------------------------------------------------------------------------
+
+    def _set_the_stage(self) -> None:
+        rng, world = self.rng, self.world
+        world.start_over(max_deliveries=rng.choice([2, 3, 5]))
+        disturbed = self.crash_at is None
+        self.budget = rng.choice([0, 1, 1, 2, 3, 5]) if disturbed else 0
+        self.rate = rng.choice([0.02, 0.05, 0.1])
+        names = rng.choices(list(_TOPOLOGIES), list(_TOPOLOGIES.values()))[0]
+        self.pipelines = [world.pipelines[name] for name in names]
+        shape = self.shape
+        self.how = shape.how or (ALONE if rng.random() < _ALONE else HERE)
+        self.sizes = [shape.size] if shape.size else [1, 1, 1, 2, 2, 4]
+        self.rate = 0.05 if shape.fault else self.rate
+        self.budget = 2 if shape.fault else self.budget
+        if len(names) > 1:
+            world.seen["two pipelines, one dead-letter store"] += 1
+            world.seen["two databases, one store name"] += "twin" in names
+        for pipeline in self.pipelines:
+            pipeline.takes_in = shape.takes_in or rng.random() < 0.15
+        if shape.slow or rng.random() < 0.05:
+            self._slow_down()
+        if disturbed and not shape.fault:
+            acts = rng.choices(_ACTS, k=rng.choice([0, 0, 0, 1, 1, 2]))
+            self.acts = sorted((rng.randint(1, 150), act) for act in acts)
+
+    def _slow_down(self) -> None:
+        """Deliveries that together take longer than a lease, which whoever makes them must keep."""
+        self.world.slow, self.how, self.sizes = 250.0, ALONE, [3]
+        self.world.seen["a slow destination"] += 1
+        if self.rng.random() < 0.5:
+            self.budget, self.pipelines = 0, self.pipelines[:1]
+
+    def _play(self) -> None:
+        rng = self.rng
+        for pipeline in self.pipelines:
+            self._produce([self._tell(pipeline, f"m{number}") for number in range(rng.choice(self.sizes))])
+        if rng.random() < 0.8:
+            self.hub.run()
+        if self.shape.hammered or (self.crash_at is None and rng.random() < 0.03):
+            self._hammer()
+        if self.shape.weather or (self.crash_at is None and rng.random() < 0.03):
+            self._bad_weather()
+        for pipeline in self.pipelines:
+            for number in range(rng.choice([1, 1, 1, 1, 2])):
+                self._runs += 1
+                self._begin(first_pass(pipeline, f"run{number}", rng.choice([2, 10]), self.how))
+        self.hub.run()
+        while self.acts:
+            self._act(self.acts.pop(0)[1])
+            self.hub.run()
+
+    def _hammer(self) -> None:
+        """Runs that claim and are never heard of again, until the store gives their messages up."""
+        self._acted = True
+        for number in range(self.world.databases.stores[1].properties.max_deliveries):
+            run = first_pass(self.pipelines[0], f"hammer{number}", 10, HERE)
+            run.stages = (("listen",),)
+            self._begin(run)
+            self.hub.run()
+            self.world.time_passes(1000)
+
+    def _bad_weather(self) -> None:
+        """Run after run meets the same error, which is no death and nobody's fault."""
+        what = self.shape.weather or self.rng.choice(list(_LASTING))
+        how = ALONE if what == "no files" else self.how
+        self._acted = True
+        self._until[what] = MOST_CALLS
+        for number in range(self.world.databases.stores[1].properties.max_deliveries + 1):
+            self._begin(first_pass(self.pipelines[0], f"weather{number}", 10, how))
+            self.hub.run()
+            self.world.time_passes(1000)
+        self._until.pop(what, None)
+
+    def _come_to_rest(self) -> None:
         self.budget, self.crash_at = 0, None
+        self.world.databases.away.clear()
+        self._until.clear()
         for number in range(ROUNDS):
-            if not any(world._waiting()[0]):
-                break
-            world.clock.advance(1000)
-            self._begin(Run(f"later{number}", "first", {"limit": 100}))
-            self._until_idle()
-        return [*self.lost, *world.problems(self.faults)]
+            waiting = {self.world.told[one].pipeline for one in self.checker.waiting()}
+            if not waiting:
+                return
+            self.world.time_passes(1000)
+            for pipeline in self.pipelines:
+                if pipeline.name in waiting:
+                    self._begin(self._sweep(pipeline, f"sweep{number}"))
+                    self._begin(first_pass(pipeline, f"later{number}", 100, HERE))
+            self.hub.run()
+
+    # -- acts: what people and other programs do -----------------------------------------------------------------
+
+    def _act(self, act: str) -> None:
+        pipeline = self.rng.choice(self.pipelines)
+        self.trace.append(f"somebody: {act}")
+        self._acted = True
+        doing: dict[str, Callable[[Pipeline], None]] = {
+            "resend": self._resend,
+            "purge": lambda one: self._begin(Run(one, f"purge{self.steps}", "person", (("purge",),))),
+            "deploy": self._deploy,
+            "clear": self._clear,
+            "dead letters away": lambda _: self._away("dead"),
+            "store away": lambda one: self._away(one.stores.store.name),
+            "forge": self._forge,
+            "sweep": lambda one: self._begin(self._sweep(one, f"sweep.{self.steps}")),
+            "another run": self._another,
+        }
+        if act in _LASTING:
+            self._until[act] = self.steps + self.rng.choice([40, 150, 300])
+        else:
+            doing[act](pipeline)
+
+    def _tell(self, pipeline: Pipeline, message_id: str, plan: Plan | None = None, **more: Any) -> Told:
+        self._serials += 1
+        plan = plan or draw(self.rng, pipeline.flows)
+        content = {"serial": self._serials, "text": f"message {self._serials}", **more.pop("content", {})}
+        told = Told(self._serials, pipeline.name, message_id, content, plan, since=len(pipeline.versions) - 1, **more)
+        self.world.told[told.serial] = told
+        return told
+
+    def _produce(self, messages: list[Told]) -> None:
+        pipeline = self.world.pipelines[messages[0].pipeline]
+        self._numbers += 1
+        run = Run(pipeline, f"producer{self._numbers}", "producer", (("produce",),), {"messages": messages})
+        self._begin(run)
+
+    def _resend(self, pipeline: Pipeline) -> None:
+        """An id comes again, of a message that may be finished, forgotten, waiting or dead by now."""
+        known = sorted({told.id for told in self.world.told.values() if told.pipeline == pipeline.name})
+        if known:
+            self._produce([self._tell(pipeline, self.rng.choice(known))])
+
+    def _deploy(self, pipeline: Pipeline) -> None:
+        change = self.rng.choice(list(CHANGES))
+        self.world.seen[f"chain changed: {change}"] += 1
+        self.world.deploy(pipeline, CHANGES[change])
+
+    def _clear(self, pipeline: Pipeline) -> None:
+        runs = [run for run in self._finished if run.pipeline is pipeline and run.kind in ("first", "replay")]
+        if runs:
+            run = self.rng.choice(runs)
+            self._finished.remove(run)
+            self.world.seen["cleared"] += 1
+            run.stage, run.failed, run.tries, run.cleared = 0, False, {}, run.cleared + 1
+            run.params.pop("selected", None)
+            self._begin(run)
+
+    def _away(self, name: str) -> None:
+        self.world.seen[f"away: {'dead letters' if name == 'dead' else 'store'}"] += 1
+        self.world.databases.away.add(name)
+        self._until[name] = self.steps + self.rng.choice([10, 40, 150])
+
+    def _forge(self, pipeline: Pipeline) -> None:
+        """A producer sends what looks like the record of somebody else's failure, all done."""
+        victims = [one for one in self.world.told.values() if one.pipeline == pipeline.name]
+        if victims:
+            victim = self.rng.choice(victims)
+            message = Message(victim.id, victim.content, sequence_number=self.rng.choice([1, 2, 3]))
+            done = dict.fromkeys(pipeline.flows)
+            error = {"type": "Forged", "handler": "crm", "message": "no", "stack": "", "attempt": 1}
+            record = build_record(message, {}, errors={"crm": error}, done=done, snapshot={}, chain=pipeline.name)
+            self.world.seen["forged record"] += 1
+            self._produce([self._tell(pipeline, "forged", Plan(), content=record, content_type=FAILURE_TYPE)])
+
+    def _another(self, pipeline: Pipeline) -> None:
+        """One more run begins while others are at work."""
+        self._numbers += 1
+        self._begin(first_pass(pipeline, f"another{self._numbers}", 10, self.how))
+
+    def _sweep(self, pipeline: Pipeline, run_id: str) -> Run:
+        return Run(pipeline, run_id, "sweep", (("reconcile",),), {"how": HERE})
 
     # -- Airflow -----------------------------------------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
         if run.stage < len(run.stages):
-            for task in run.stages[run.stage]:
-                self._start(run, task)
+            for name in run.stages[run.stage]:
+                self._start(run, name)
+        else:
+            self._finished.append(run)
 
-    def _start(self, run: Run, task: str) -> None:
-        run.tries[task] = run.tries.get(task, 0) + 1
+    def _start(self, run: Run, name: str) -> None:
+        run.tries[name] = run.tries.get(name, 0) + 1
         self._numbers += 1
-        name = f"{self._numbers}:{run.run_id}.{task}#{run.tries[task]}"
-        process = Process(self.world, run.run_id, self._interfere)
-        self.actors.append(Actor(name, run, task, greenlet(lambda: self._body(process, run, task))))
+        task = Task(self.world, run, name)
+        process = Process(f"{self._numbers}:{run.pipeline.name}.{run.run_id}.{name}#{run.tries[name]}", task)
+        run.live.append(process)
+        self.hub.start(process, task)
 
-    def _body(self, process: Process, run: Run, task: str) -> tuple[bool, Any]:
-        work: dict[str, Callable[[], Any]] = {
-            "produce": lambda: process.produce(run.params["ids"]),
-            "listen": lambda: process.listen(run.params["limit"]),
-            "process": process.process,
-            "settle": process.settle,
-            "replay": lambda: process.replay(run.params["batch"], run.params["ids"]),
-            "settle_replay": process.settle_replay,
-        }
-        try:
-            if task.startswith("deliver."):
-                return True, process.deliver(task.partition(".")[2])
-            return True, work[task]()
-        except (Killed, *TASK_ERRORS) as error:
-            return False, error
-
-    def _ended(self, actor: Actor, good: bool, answer: Any) -> None:
-        self.trace.append(f"{actor.name} ended: {answer if good else type(answer).__name__}")
-        if isinstance(answer, Killed | LeaseLostError):
-            self.world.allowed_duplicates += CHUNK  # what it had delivered and not yet noted
-        if isinstance(answer, Killed):
-            self.lost += [
-                f"lost at once: {one}" for one in self.world.lost() if f"lost at once: {one}" not in self.lost
-            ]
-        if not actor.current:
+    def _ended(self, process: Process) -> None:
+        task: Task = process.about
+        run, strand = task.run, process.strands[0]
+        run.live.remove(process)
+        good = not process.killed and strand.error is None
+        self.trace.append(f"{process.name} ended: {'KILLED' if process.killed else strand.error or strand.result}")
+        self.world.note_accepted(run.params.get("messages", []))
+        if process.killed:
+            self._died(process)
+        elif not good:
+            self._failed(process, strand.error)
+        if not task.current or run.abandoned:
             return
-        run, task = actor.run, actor.task
-        if not good and run.tries[task] < TRIES:
-            self._start(run, task)
+        if not good and run.tries[task.name] < TRIES:
+            self._start(run, task.name)
             return
         run.failed = run.failed or not good
-        if task == "settle" and good and (answer["failed"] or answer["stranded"]):
-            self._begin(Run(f"{run.run_id}.replay", "replay", {"batch": run.run_id, "ids": answer["stranded"]}))
-        if not any(other.current for other in self.actors if other.run is run):
-            run.stage = len(run.stages) - 1 if run.failed and run.stage < len(run.stages) - 1 else run.stage + 1
+        if good and strand.result and (strand.result["failed"] or strand.result["stranded"]):
+            self._replay(run, strand.result["stranded"])
+        if not any(other.about.current for other in run.live):
+            last = len(run.stages) - 1
+            run.stage = last if run.failed and run.stage < last else run.stage + 1
             self._begin(run)
 
-    # -- turns -------------------------------------------------------------------------------------------------
-
-    def _until_idle(self) -> None:
-        while self.actors:
-            awake = [one for one in self.actors if not one.stalled]
-            actor = self.rng.choice(awake if awake and self.rng.random() > _WAKES_UP else self.actors)
-            actor.stalled = False
-            decision = self._decide(actor) if actor.let else GO
-            if decision != STALL:
-                self._resume(actor, decision)
-
-    def _resume(self, actor: Actor, decision: str) -> None:
-        answer = actor.let.switch(decision) if actor.let else actor.let.switch()
-        if actor.let.dead:
-            self.actors.remove(actor)
-            self._ended(actor, *answer)
+    def _replay(self, run: Run, stranded: list[str]) -> None:
+        if run.kind == "sweep":
+            self._begin(replay(run.pipeline, f"{run.run_id}.replay", {"ids": stranded, "how": HERE}))
         else:
-            actor_next = str(answer)
-            self.trace.append(f"{actor.name} -> {actor_next}")
+            self._begin(replay_of(run, stranded))
 
-    def _interfere(self, who: str, now: Callable[[], Any]) -> Any:
-        """In the process, before a call: everybody else may come first, and the worst may happen."""
-        decision = getcurrent().parent.switch(who)
-        if who.startswith("send ") and decision in (AWAY, ANSWER_LOST):
-            decision = GO
-        if decision == KILL:
-            raise Killed
-        if decision == AWAY:
-            raise StoreUnavailableError("away")
-        result = now()
-        if decision == ANSWER_LOST:
-            raise StoreUnavailableError("the answer was lost")
-        return result
+    def _died(self, process: Process) -> None:
+        self.world.allowed_duplicates += CHUNK  # what it had delivered and not yet recorded
+        self.world.died(process)
+        self.found += [f"{lost}, at once" for lost in self.checker.lost() if f"{lost}, at once" not in self.found]
 
-    def _decide(self, actor: Actor) -> str:
-        """What happens to this process at its next call, and to the clock before it."""
-        self.calls += 1
-        if self.calls == self.crash_at:
-            return self._fault(actor, KILL)
-        if self.budget <= 0 or self.rng.random() >= self.rate:
+    def _failed(self, process: Process, error: BaseException | None) -> None:
+        if isinstance(error, LeaseLostError) or "its lease ran out" in str(error):
+            self.world.seen["a lost lease noticed"] += 1
+            if not self._disturbed():
+                self.found.append(f"unexpected: {process.name} has lost its lease, and nobody was in its way")
+        self.world.allowed_duplicates += CHUNK
+        changed = len(process.about.pipeline.versions) > 1
+        if not isinstance(error, _TASK_ERRORS) and not changed:
+            self.found.append(f"unexpected: {process.name} ended with {error!r}")
+
+    def _disturbed(self) -> bool:
+        killers = any(told.kills for told in self.world.told.values())
+        return bool(self.faults or self._acted or killers or len(self.pipelines) > 1 or self._runs > 1)
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def _decide(self, process: Process, what: str) -> str:
+        """What happens to this process at this step, and to the world before it."""
+        self.steps += 1
+        if self.steps > MOST_CALLS:
+            raise StuckError(f"no end after {self.steps} steps")
+        while self.acts and self.acts[0][0] <= self.steps:
+            self._act(self.acts.pop(0)[1])
+        for name, until in list(self._until.items()):
+            if until <= self.steps:
+                del self._until[name]
+                self.world.databases.away.discard(name)
+        if self.steps == self.crash_at:
+            return self._fault(process, KILL, what)
+        for name, (fault, percent) in _LASTING.items():
+            if name in self._until and self._can(process, fault, what) and self.rng.random() * 100 < percent:
+                self.world.seen[f"for a while: {name}"] += 1
+                return fault
+        rare = what.startswith(("send", "file", "broker"))  # beside transactions
+        if self.budget <= 0 or self.rng.random() >= self.rate * (3 if rare else 1):
             return GO
+        fault = self._draw_fault(process, what)
+        return GO if fault is None else self._fault(process, fault, what)
+
+    def _draw_fault(self, process: Process, what: str) -> str | None:
+        faults = {self.shape.fault: 1} if self.shape.fault else _FAULTS
+        can = {fault: weight for fault, weight in faults.items() if self._can(process, fault, what)}
+        return self.rng.choices(list(can), list(can.values()))[0] if can else None
+
+    def _can(self, process: Process, fault: str, what: str) -> bool:
+        """Whether this can happen at such a step."""
+        at_handler, task = what.startswith("send "), process.about
+        if fault in (AWAY, ANSWER_LOST, NO_MEMORY):
+            return not at_handler and not what.startswith(("file", "broker"))
+        if fault == TIMEOUT:
+            return at_handler and task.run.params.get("how") == HERE
+        if fault == NO_FILES:
+            return what.startswith("file")
+        return at_handler if fault == OUT_OF_MEMORY else True
+
+    def _fault(self, process: Process, fault: str, what: str) -> str:
         self.budget -= 1
-        fault = self.rng.choice([KILL, KILL, AWAY, ANSWER_LOST, STALL, STALL, "JUMP"])
-        if fault == "JUMP":
-            seconds = self.rng.choice([200, 400, 700])
-            self.trace.append(f"the clock jumps by {seconds} s")
-            self.faults += 1
-            self.world.clock.advance(seconds)
-            self.world.allowed_duplicates += CHUNK * len(self.actors)
-            return GO
-        return self._fault(actor, fault)
-
-    def _fault(self, actor: Actor, fault: str) -> str:
         self.faults += 1
-        if fault != KILL:
-            self.world.allowed_duplicates += CHUNK
-        self.trace.append(f"{actor.name}: {fault}")
+        task: Task = process.about
+        self.world.seen[fault] += 1
+        self.trace.append(f"{process.name}: {fault} at {what}")
+        if fault == JUMP:
+            self.world.time_passes(self.rng.choice([200, 400, 700]))
+            self.world.allowed_duplicates += CHUNK * self.hub.processes
+            return GO
+        if fault == ABANDON:
+            task.run.abandoned = True
+            return KILL
         if fault == STALL:
-            # Stopped long enough for Airflow to believe it dead and start another; it will wake up some time.
-            actor.stalled = True
-            if actor.current and actor.run.tries[actor.task] < TRIES:
-                actor.current = False
-                self._start(actor.run, actor.task)
+            self._stall(process)
         return fault
+
+    def _stall(self, process: Process) -> None:
+        """Stopped for long enough that Airflow takes it for dead and starts another; it will wake up some time."""
+        task: Task = process.about
+        process.stalled = True
+        self.world.allowed_duplicates += CHUNK
+        self.world.suffer(task.pipeline, task.run_id, process.name)
+        if task.current and task.run.tries[task.name] < TRIES:
+            task.current = False
+            self.world.seen["two tries at once"] += 1
+            self._start(task.run, task.name)

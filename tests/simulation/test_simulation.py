@@ -1,91 +1,74 @@
-"""Thousands of schedules of the delivery protocol, a process killed between any two store calls: nothing is lost.
+"""Thousands of schedules of the product in a simulated world, a process killed at any durable step: nothing is lost.
 
-A schedule is its seed: `python -m tests.simulation --seed N` runs one again and prints it call by call.
+A schedule is its seed: `python -m tests.simulation --seed N` runs one again and prints it step by step.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import KINDS
+from tests.simulation.simulate import ScheduleOf, simulation
 from tests.simulation.variants import VARIANTS, Variant
-from tests.simulation.world import World
 
-SCHEDULES = 2_000
-
-
-def first_caught(variant: Variant, schedules: int) -> tuple[int, list[str]] | None:
-    """The first seed under which the checker finds something, and what."""
-    with pytest.MonkeyPatch.context() as patch:
-        variant.patch(patch)
-        world = World()
-        for seed in range(schedules):
-            problems = Schedule(world, seed).run()
-            if problems:
-                return seed, problems
-    return None
+SCHEDULES = 300
+#: How many schedules a variant that is broken on purpose may pass before it is caught.
+PATIENCE = 1_000
 
 
 def test_no_schedule_loses_a_message_or_leaves_one_stuck() -> None:
-    caught = first_caught(VARIANTS["sound"], SCHEDULES)
-
-    assert caught is None, f"again: python -m tests.simulation --seed {caught[0]}\n" + "\n".join(caught[1])
-
-
-@pytest.mark.parametrize(
-    ("seed", "reached"),
-    [
-        (1, set()),
-        (3, {"orders_failures"}),
-        (5, {"orders_failures", "orders_dead"}),
-        (8, {"orders_failures", "orders_dead"}),
-    ],
-    ids=["all is well", "a failure that is replayed", "a dead letter", "two dead letters"],
-)
-def test_a_process_may_die_between_any_two_store_calls(seed: int, reached: set[str]) -> None:
-    world = World()
-    whole = Schedule(world, seed, crash_at=0)
-    assert whole.run() == []
-    calls, copied = whole.calls, {line.rpartition(" ")[2] for line in whole.trace if line.endswith(".store_many")}
-    assert copied == {f"{name}.store_many" for name in reached}
-
-    for call in range(1, calls + 1):
-        problems = Schedule(world, seed, crash_at=call).run()
-        again = f"again: python -m tests.simulation --seed {seed} --crash-at {call}\n"
-        assert problems == [], again + "\n".join(problems)
-    assert calls > 50
+    saw: Counter[str] = Counter()
+    with simulation() as schedule_of:
+        for seed in range(SCHEDULES):
+            schedule = schedule_of(seed)
+            problems = schedule.run()
+            assert problems == [], f"again: python -m tests.simulation --seed {seed}\n" + "\n".join(problems)
+            saw.update(what for what, times in schedule.seen.items() if times)
+    assert KINDS - saw.keys() == set(), "never happened, so nothing is known of it"
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "sound"])
-def test_a_protocol_that_is_broken_on_purpose_is_caught(name: str) -> None:
-    caught = first_caught(VARIANTS[name], 5 * SCHEDULES)
-
-    assert caught is not None
-    seed, problems = caught
-    assert any(VARIANTS[name].fault in problem for problem in problems), problems
-    assert Schedule(World(), seed).run() == [], "it is not the variant that is at fault"
-
-
-def test_a_schedule_takes_the_same_course_on_sqlite_as_on_the_model(tmp_path: Path) -> None:
-    model, sqlite = World(), World(tmp_path)
-    for seed in range(8):
-        expected, seen = Schedule(model, seed), Schedule(sqlite, seed)
-
-        assert (seen.run(), _unnamed(seen.trace)) == (expected.run(), _unnamed(expected.trace)), f"seed {seed}"
-    sqlite.close()
+class TestDeaths:
+    @pytest.mark.parametrize("seed", [1, 3])
+    def test_a_process_may_die_at_any_durable_step(self, seed: int) -> None:
+        with simulation() as schedule_of:
+            whole = schedule_of(seed, crash_at=0)
+            assert whole.run() == []
+            for step in range(1, whole.steps + 1):
+                problems = schedule_of(seed, crash_at=step).run()
+                again = f"again: python -m tests.simulation --seed {seed} --crash-at {step}\n"
+                assert problems == [], again + "\n".join(problems)
+        assert whole.steps > 30
 
 
-def _unnamed(trace: list[str]) -> list[str]:
-    """The trace without the identities of tables, which are drawn when they are made."""
-    return [re.sub(r"[0-9a-f]{16}-\d+/", "", line) for line in trace]
+class TestVariants:
+    @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "sound"])
+    def test_a_product_that_is_broken_on_purpose_is_caught(self, name: str) -> None:
+        with simulation(VARIANTS[name]) as schedule_of:
+            seed, problems = _first_caught(schedule_of)
+
+        assert any(VARIANTS[name].fault in problem for problem in problems), problems
+        with simulation(Variant(shape=VARIANTS[name].shape)) as schedule_of:
+            assert schedule_of(seed).run() == [], "it is not the variant that is at fault"
+
+
+def _first_caught(schedule_of: ScheduleOf) -> tuple[int, list[str]]:
+    """The first seed under which the checker finds something, and what."""
+    for seed in range(PATIENCE):
+        problems = schedule_of(seed).run()
+        if problems:
+            return seed, problems
+    raise AssertionError(f"{PATIENCE} schedules found nothing wrong with it")
 
 
 def test_a_seed_is_the_whole_schedule() -> None:
-    first, second = Schedule(World(), 7), Schedule(World(), 7)
-    first.run()
-    second.run()
+    with simulation() as schedule_of:
+        first = schedule_of(7)
+        first.run()
+        for other in range(20):
+            schedule_of(other).run()
+        second = schedule_of(7)
+        second.run()
 
     assert first.trace == second.trace

@@ -1,4 +1,7 @@
-"""The protocol, deliberately broken: what the simulation must catch."""
+"""The product, broken on purpose: what the simulation must catch.
+
+A variant turns round the order of two steps, or takes a guard away, and leaves the rest of the product as it is.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +11,104 @@ from typing import Any
 
 import pytest
 
+from homing.delivery import intake
 from homing.delivery.settling import Settling
-from homing.stores.sql import SqlLedger
-from tests.simulation.model import ModelLedger
-from tests.simulation.processes import Process
+from homing.spark import app, recorder, steps
+from homing.stores.sql import SqlStore
+from tests.simulation.hub import KILL
+from tests.simulation.runs import ALONE
+from tests.simulation.schedule import ANY, Shape
 
 
 def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
     """A failed message is acknowledged, and only then copied to where it is to wait."""
+    copy, finish = Settling._copy, Settling._finish
 
-    def move(self: Settling, held: Any, moving: Any, found: Any, to: Any) -> tuple[set[str], set[str]]:
-        gone = set[str]()
-        for copies in self._copies(held, moving, found, to):
-            self._finish(held, copies)
-            self._copy(copies, to)
-            gone |= copies.keys()
-        return gone, set()
+    def copy_later(self: Any, copies: Any, to: Any) -> set[str]:
+        self._late = [*getattr(self, "_late", []), (copies, to)]
+        return set(copies)
 
-    patch.setattr(Settling, "_move", move)
+    def finish_first(self: Any, *args: Any) -> None:
+        finish(self, *args)
+        late, self._late = getattr(self, "_late", []), []
+        for one in late:
+            copy(self, *one)
 
-
-def ledger_without_a_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whoever was given up goes on recording, and so goes on delivering."""
-    for ledger in (ModelLedger, SqlLedger):
-        patch.setattr(ledger, "_check", lambda *_: None)
+    patch.setattr(Settling, "_copy", copy_later)
+    patch.setattr(Settling, "_finish", finish_first)
 
 
-def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
-    """The ledger is told of a delivery that is yet to be made."""
-    send = Process._send
+def finish_the_dead_before_the_copy(patch: pytest.MonkeyPatch) -> None:
+    """What a store gave up is finished there, and only then copied to the dead-letter store."""
+    copy, move_dead, finish_dead = Settling._copy, Settling.move_dead, SqlStore.finish_dead
+    late: list[Callable[[], object]] = []
+    moving = False
 
-    def noted_first(self: Process, message_id: str, flow: str) -> str:
-        rows = [about for about, _ in self._rows(flow) if about.message_id == message_id]
-        fence = self.ledger.open_step(self.run_id, f"note.{flow}", 600)
-        self.ledger.record(fence, [one._replace(state="delivered") for one in rows])
-        self.ledger.close_step(fence)
-        return send(self, message_id, flow)
+    def copy_later(self: Settling, copies: Any, to: Any) -> set[str]:
+        if not moving:
+            return copy(self, copies, to)
+        late.append(lambda: copy(self, copies, to))
+        return set(copies)
 
-    patch.setattr(Process, "_send", noted_first)
+    def finish_first(self: SqlStore, *args: Any) -> None:
+        finish_dead(self, *args)
+        waiting, late[:] = list(late), []
+        for one in waiting:
+            one()
+
+    def move(self: Settling) -> int:
+        nonlocal moving
+        moving = True
+        late.clear()
+        try:
+            return move_dead(self)
+        finally:
+            moving = False
+
+    patch.setattr(Settling, "_copy", copy_later)
+    patch.setattr(Settling, "move_dead", move)
+    patch.setattr(SqlStore, "finish_dead", finish_first)
+
+
+def acknowledge_before_taking_in(patch: pytest.MonkeyPatch) -> None:
+    """The broker hears that a message was taken in before it was."""
+    store = intake._store
+
+    def too_late(group: Any, source: Any, target: Any) -> Any:
+        for message in group:
+            source.acknowledge(message)
+        return store(group, source, target)
+
+    patch.setattr(intake, "_store", too_late)
+
+
+def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
+    """The lease of a job that takes long is not renewed."""
+    patch.setattr(app.LeaseKeeper, "_run", lambda self: self._stop.wait())
+
+
+def chunks_too_large(patch: pytest.MonkeyPatch) -> None:
+    """An executor records its deliveries when all are made."""
+    patch.setattr(recorder, "CHUNK", 1_000)
+    patch.setattr(recorder, "SECONDS", 1e9)
+    patch.setattr(steps.Recorder, "_flush_now_and_then", lambda self: self._ended.wait())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What is changed before a schedule is run, and what the checker must say then."""
+    """What is changed before schedules are run, and what the checker must say then."""
 
     fault: str = ""
     patch: Callable[[pytest.MonkeyPatch], None] = lambda _: None
+    #: Of the schedules in which it shows, should it show at all.
+    shape: Shape = ANY
 
 
-VARIANTS = {
+VARIANTS: dict[str, Variant] = {
     "sound": Variant(),
-    "acknowledge-first": Variant("lost", acknowledge_before_the_copy),
-    "no-fence": Variant("duplicates where", ledger_without_a_fence),
-    "note-first": Variant("lost: ", note_before_delivering),
+    "acknowledge-first": Variant("lost: ", acknowledge_before_the_copy),
+    "finish-the-dead-first": Variant("lost: ", finish_the_dead_before_the_copy, Shape(hammered=True, fault=KILL)),
+    "acknowledge-before-intake": Variant("lost: ", acknowledge_before_taking_in, Shape(takes_in=True, fault=KILL)),
+    "nobody-keeps-the-lease": Variant("has lost its lease", nobody_keeps_the_lease, Shape(slow=True)),
+    "chunks-too-large": Variant("duplicates where", chunks_too_large, Shape(how=ALONE, size=6, fault=KILL)),
 }

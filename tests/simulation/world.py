@@ -1,206 +1,287 @@
-"""The world of one schedule: a virtual clock, the real stores on SQLite, destinations that keep score, and the checker.
+"""The world of one schedule: databases, pipelines with their chains, destinations that keep score, a broker.
 
-Everything that decides what happens is drawn from the schedule's seed.
+It is made once and emptied before each schedule. What it keeps of a message is the truth that the product's books are
+compared with: written by producers and destinations, never by the product.
 """
 
 from __future__ import annotations
 
-import random
+import json
+import shutil
+import signal
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import sqlalchemy as sa
+import pytest
 
-from homing.delivery import PipelineStores, keep_books
-from homing.delivery.records import dead_letter_id
+from homing.delivery import PipelineStores
+from homing.pipeline import HandlerChain, MessageContext, destination, message_filter
+from homing.spark import app, recorder
+from homing.stores import open_store, resolve_url
 from homing.stores.sql import SqlStore
-from tests.simulation.model import ModelLedger, ModelStore
+from homing.stores.sql.batches import Batches
+from tests.simulation import files
+from tests.simulation.broker import Connection, Queue
+from tests.simulation.databases import Databases
+from tests.simulation.hub import START, Process
+from tests.simulation.plans import SOURCE, RefusedError, Told
+from tests.simulation.virtual import Here, install, replace
 
-FLOWS = ("lake", "crm")
-NANOSECONDS = 1_000_000_000
-#: How many deliveries an executor makes before it notes them: what one fault may cost in duplicates.
-CHUNK = 2
-ALWAYS = 1_000
-MAX_DELIVERIES = 4
+#: How many deliveries an executor makes before it records them: what one fault may cost in duplicates.
+CHUNK = 1
+FLOWS = ("crm", "lake")
+#: What a chain may become while messages wait: a destination more, one less, one by another name.
+CHANGES = {"added": ("crm", "lake", "audit"), "removed": ("crm",), "renamed": ("crm", "warehouse")}
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += int(seconds * NANOSECONDS)
+OUT_OF_MEMORY, TIMEOUT = "OUT OF MEMORY", "TIMEOUT"
+_NUMBERS = count()
 
 
-class RefusedError(Exception):
-    """A destination's no."""
+class TaskFailedError(Exception):
+    """What ends a task: Airflow tries it again."""
 
 
-class Killed(BaseException):
-    """The end of a simulated process: nothing in the product catches it."""
+class TaskTimeout(BaseException):
+    """Airflow's word that a task has taken too long, raised in whatever it does then."""
+
+
+def time_is_up(_number: int, _frame: object) -> None:
+    """A signal handler, as Airflow's is."""
+    raise TaskTimeout
 
 
 @dataclass
-class Plan:
-    """What is to become of one message: the right answer, known beforehand."""
+class Pipeline:
+    """A chain with its stores. `versions` are the destinations it has had, the last one those it has now."""
 
-    dropped: bool = False
-    #: How often a flow refuses the message before it takes it; ALWAYS makes it a poison message.
-    refusals: dict[str, int] = field(default_factory=dict)
-    #: How often a flow takes the message and fails nevertheless.
-    late_refusals: dict[str, int] = field(default_factory=dict)
-    filtered: frozenset[str] = frozenset()
-    #: The flow in which it kills whoever handles it.
-    kills: str | None = None
+    name: str
+    stores: PipelineStores
+    queue: Queue = field(default_factory=Queue)
+    versions: list[tuple[str, ...]] = field(default_factory=lambda: [FLOWS])
+    #: Whether its messages come from the broker.
+    takes_in: bool = False
 
     @property
-    def poison(self) -> bool:
-        return self.kills is not None or ALWAYS in self.refusals.values()
+    def flows(self) -> tuple[str, ...]:
+        return self.versions[-1]
 
     @property
-    def harmless(self) -> bool:
-        return not (self.kills or self.refusals or self.late_refusals)
+    def chain(self) -> str:
+        return f"simulated_chains:{self.name}"
 
-    @classmethod
-    def draw(cls, rng: random.Random) -> Plan:
-        kind = rng.choices(
-            ["good", "dropped", "filtered", "refused", "poison", "late", "killer"], [8, 1, 1, 3, 2, 1, 1]
-        )[0]
-        flow = rng.choice(FLOWS)
-        return {
-            "good": cls,
-            "dropped": lambda: cls(dropped=True),
-            "filtered": lambda: cls(filtered=frozenset({flow})),
-            "refused": lambda: cls(refusals={flow: rng.randint(1, 2)}),
-            "poison": lambda: cls(refusals={flow: ALWAYS}),
-            "late": lambda: cls(late_refusals={flow: 1}),
-            "killer": lambda: cls(kills=flow),
-        }[kind]()
+    @property
+    def all_stores(self) -> tuple[SqlStore, SqlStore, SqlStore]:
+        return self.stores.store, self.stores.failures, self.stores.dead_letters
 
 
 class World:
-    """Made once and emptied before each schedule: the tables stay, the clock does not.
+    def __init__(self, work_dir: Path) -> None:
+        self.work_dir = work_dir
+        self.here = Here()
+        self.databases = Databases(self.here, work_dir, ("one", "two"))
+        dead = self.databases.open("one", "dead")
+        self.pipelines = {
+            "orders": self._pipeline("orders", self.databases.open("one", "orders"), dead),
+            "refunds": self._pipeline("refunds", self.databases.open("one", "refunds"), dead),
+            # In another database, under the same name.
+            "twin": self._pipeline("twin", self.databases.open("two", "orders"), dead),
+        }
+        self._chains: dict[tuple[str, tuple[str, ...]], HandlerChain] = {}
+        self._module = ModuleType("simulated_chains")
+        self._number = next(_NUMBERS)
+        for store in self.databases.stores:
+            store.count()
+        for pipeline in self.pipelines.values():
+            pipeline.stores.ledger.known(["make the tables"])
+        self.databases.made()
+        self.start_over()
 
-    In `folder`, if one is given, the stores are SQLite's; otherwise the model's.
-    """
+    def _pipeline(self, name: str, store: Any, dead: Any) -> Pipeline:
+        failures = store.sibling(f"{store.name}_failures")
+        self.databases.stores.append(failures)
+        return Pipeline(name, PipelineStores(store, failures, dead, store.ledger()))
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.clock = Clock()
-        self.stores = self._modelled() if folder is None else self._sqlite(folder)
-        self.reset()
-
-    def _modelled(self) -> PipelineStores:
-        self._parts: tuple[Any, ...] = (
-            ModelStore("orders", self.clock, max_deliveries=MAX_DELIVERIES),
-            ModelStore("orders_failures", self.clock, max_deliveries=MAX_DELIVERIES),
-            ModelStore("orders_dead", self.clock),
-            ModelLedger(self.clock),
-        )
-        return PipelineStores(*self._parts)
-
-    def _sqlite(self, folder: Path) -> PipelineStores:
-        url = sa.make_url(f"sqlite:///{folder}/simulation.db")
-        store = SqlStore(url, "orders", clock=self.clock, max_deliveries=MAX_DELIVERIES)
-        dead_letters = SqlStore(url, "orders_dead", clock=self.clock)
-        stores = PipelineStores(store, store.sibling("orders_failures"), dead_letters, store.ledger())
-        self._parts = (store, stores.failures, dead_letters)
-        for opened in self._parts:
-            # The machine itself does not die here, so nothing need be forced to the disk.
-            sa.event.listen(opened._database._engine, "connect", _without_fsync)
-            opened.count()
-        stores.ledger.known(["make the tables"])
-        return stores
-
-    def reset(self) -> None:
-        self.clock.now = 1_700_000_000 * NANOSECONDS
-        if isinstance(self.stores.store, SqlStore):
-            self._empty(self.stores.store)
-        else:
-            for part in self._parts:
-                part.reset()
-        self.plans: dict[str, Plan] = {}
-        self.accepted: set[str] = set()
-        self.sent: Counter[tuple[str, str]] = Counter()
-        self.asked: Counter[tuple[str, str]] = Counter()
-        self.published: dict[str, set[str]] = {}
+    def start_over(self, max_deliveries: int = 5) -> None:
+        self.here.clock.now = START
+        self.databases.start_over(max_deliveries=max_deliveries)
+        self.told: dict[int, Told] = {}
+        self.seen: Counter[str] = Counter()
+        #: How many seconds each delivery takes.
+        self.slow = 0.0
         #: How many deliveries may be made twice: each fault adds what it can cost.
         self.allowed_duplicates = 0
+        for pipeline in self.pipelines.values():
+            shutil.rmtree(self.work_dir / pipeline.name, ignore_errors=True)
+            pipeline.versions, pipeline.takes_in = [], False
+            pipeline.queue.start_over()
+            self.deploy(pipeline, FLOWS)
 
-    def _empty(self, store: SqlStore) -> None:
-        ledger = self.stores.ledger
-        tables = [*(part._table for part in self._parts), ledger._rows, ledger._steps]
-        store._database.write(lambda connection: [connection.execute(table.delete()) for table in tables])
-        for part in self._parts:
-            part._claims._finder._low = 0  # where the last search began: that was another time
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Has the product run in this world until the patch is undone."""
+        install(patch, self.here)
+        self.databases.install(patch)
+        files.install(patch, self.here)
+        patch.setattr(recorder, "CHUNK", CHUNK)
+        patch.setattr(app, "_end", self._ended)
+        patch.setattr(app, "_end_when_told", lambda: None, raising=False)
+        patch.setattr(app, "_show_our_log_lines", lambda: None)
+        patch.setattr(app, "read_stores_file", lambda _: None)
+        replace(patch, [(open_store, self.open_store), (resolve_url, self.resolve)])
+        patch.setattr(Batches, "finish_dead", self._counted(Batches.finish_dead))
+        patch.setitem(sys.modules, "simulated_chains", self._module)
 
-    def close(self) -> None:
-        for part in self._parts[:3]:
-            part.close()
+    def _ended(self, code: int, reason: str) -> int:
+        """A job says why it ends: here as its operator would pass it on."""
+        raise TaskFailedError(reason)
 
-    def send(self, message_id: str, flow: str) -> None:
-        """The destination: takes the message, refuses it, or both."""
-        plan = self.plans[message_id]
-        self.asked[message_id, flow] += 1
-        asked = self.asked[message_id, flow]
-        if plan.kills == flow:
-            raise Killed
-        if asked <= plan.refusals.get(flow, 0):
-            raise RefusedError(f"{flow} does not want {message_id}")
-        self.sent[message_id, flow] += 1
-        if asked <= plan.late_refusals.get(flow, 0):
-            self.allowed_duplicates += 1
-            raise RefusedError(f"{flow} took {message_id} and failed then")
+    def _counted(self, finish_dead: Any) -> Any:
+        def counted(batches: Batches, keys: Any, *args: Any) -> Any:
+            self.seen["a message that its store gave up was finished"] += bool(keys)
+            return finish_dead(batches, keys, *args)
 
-    # -- the checker -------------------------------------------------------------------------------------------
+        return counted
 
-    def _waiting(self) -> tuple[set[str], set[str]]:
-        """Which accepted messages are in the store or the failure store, and which are dead letters."""
-        stores, ids = self.stores, self.accepted
-        names = {ref.name: one for one, _, ref in stores.store.states(ids)}
-        letters = {dead_letter_id(stores.store.name, name): one for name, one in names.items()}
-        dead = {letters[letter] for letter in stores.dead_letters.present(list(letters))}
-        failed = {names[name] for name in stores.failures.present(list(names))}
-        return stores.store.present(ids) | failed, dead
+    # -- what a process finds ----------------------------------------------------------------------------------
 
-    def _finished(self, message_id: str) -> bool:
-        plan = self.plans[message_id]
-        return plan.dropped or all(self.sent[message_id, flow] or flow in plan.filtered for flow in FLOWS)
+    def resolve(self, reference: str) -> str:
+        """The URLs in a process's environment."""
+        strand = self.here.strand()
+        assert strand is not None
+        which = {"env:HOMING_STORE": "store", "env:HOMING_DEAD_LETTER_STORE": "dead_letters"}.get(reference)
+        return (
+            reference if which is None else f"simulated://{self._number}/{strand.process.about.pipeline.name}/{which}"
+        )
 
-    def lost(self) -> list[str]:
-        """Accepted messages that are in no store and not where they were to go: at no time may there be one."""
-        waiting, dead = self._waiting()
-        return sorted(one for one in self.accepted if one not in waiting | dead and not self._finished(one))
-
-    def problems(self, faults: int) -> list[str]:
-        """What is wrong after the last run of a schedule; nothing, if all is well."""
-        waiting, dead = self._waiting()
-        found = [f"lost: {one}" for one in self.lost()]
-        found += [f"stuck: {one} still waits" for one in sorted(waiting)]
-        found += [f"unexpected: {one} at {flow}" for one, flow in self.sent if one not in self.plans]
-        for one in sorted(self.accepted):
-            plan = self.plans[one]
-            if plan.poison and one not in dead:
-                found.append(f"no dead letter for {one}, which never succeeds")
-            if one in dead and plan.harmless and not faults:
-                found.append(f"{one} is a dead letter, and nothing was wrong with it")
-        extra = sum(count - 1 for count in self.sent.values() if count > 1)
-        if extra > self.allowed_duplicates:
-            found.append(f"{extra} duplicates where {self.allowed_duplicates} are accounted for: {dict(self.sent)}")
-        found += self._unexplained()
-        books = keep_books(self.stores, FLOWS)
-        if not books.balanced:
-            found.append(f"the books do not balance:\n{books}")
+    def open_store(self, reference: str, **_: Any) -> SqlStore:
+        _, name, which = self.resolve(reference).removeprefix("simulated://").split("/")
+        found = getattr(self.pipelines[name].stores, which)
+        assert isinstance(found, SqlStore)
         return found
 
-    def _unexplained(self) -> list[str]:
-        letters: list[Any] = self.stores.dead_letters.browse(1000)
-        return [f"no reason: dead letter {letter.id}" for letter in letters if not letter.dead_letter_reason]
+    def connect(self, pipeline: Pipeline) -> Connection:
+        strand = self.here.strand()
+        return Connection(pipeline.queue, self.here.pause, strand.process if strand else None)
+
+    # -- chains ------------------------------------------------------------------------------------------------
+
+    def deploy(self, pipeline: Pipeline, flows: tuple[str, ...]) -> None:
+        """The chain has these destinations from now on."""
+        pipeline.versions.append(flows)
+        key = pipeline.name, flows
+        if key not in self._chains:
+            self._chains[key] = self._chain(*key)
+        setattr(self._module, pipeline.name, self._chains[key])
+
+    def _chain(self, name: str, flows: tuple[str, ...]) -> HandlerChain:
+        @message_filter(name="wanted")
+        def wanted(ctx: MessageContext) -> bool:
+            return self.let_in(ctx.get_content())
+
+        return HandlerChain(name, source_flow=[wanted], destinations_flow=[self._flow(flow) for flow in flows])
+
+    def _flow(self, flow: str) -> Any:
+        @message_filter(name=f"for_{flow}")
+        def fits(ctx: MessageContext) -> bool:
+            return flow not in self.told[ctx.get_content()["serial"]].plan.filtered
+
+        @destination(name=flow, max_retries=0)
+        def deliver(ctx: MessageContext) -> None:
+            self.send(ctx.get_content(), flow)
+
+        return [fits], deliver
+
+    # -- handlers ----------------------------------------------------------------------------------------------
+
+    def let_in(self, content: dict[str, Any]) -> bool:
+        told = self.told[content["serial"]]
+        self._maybe_refuse(told, SOURCE)
+        if told.plan.dropped:
+            self.seen["dropped by rule"] += 1
+        return not told.plan.dropped
+
+    def send(self, content: dict[str, Any], flow: str) -> None:
+        """The destination: takes the message, refuses it, or both; or kills whoever brings it."""
+        told = self.told[content["serial"]]
+        decision = self.here.pause(f"send {told.serial} to {flow}")
+        if decision == TIMEOUT:
+            time_is_up(signal.SIGUSR1, None)
+        if self.slow:
+            self.here.wait(self.slow)
+        if decision == OUT_OF_MEMORY:
+            told.failures += 1
+            raise MemoryError
+        asked = self._maybe_refuse(told, flow)
+        told.sent[flow] = told.sent.get(flow, 0) + 1
+        if asked <= told.plan.late_refusals.get(flow, 0):
+            self.allowed_duplicates += 1
+            told.failures += 1
+            raise RefusedError(f"{flow} took {told.serial} and failed then")
+
+    def _maybe_refuse(self, told: Told, flow: str) -> int:
+        asked = told.asked[flow] = told.asked.get(flow, 0) + 1
+        plan = told.plan
+        if plan.kills is not None and plan.kills[0] == flow and asked <= plan.kills[1]:
+            told.kills += 1
+            self.seen["a message kills"] += 1
+            strand = self.here.strand()
+            assert strand is not None
+            assert self.here.hub is not None
+            self.here.hub.kill(strand.process)
+        if asked <= plan.refusals.get(flow, 0):
+            told.failures += 1
+            raise RefusedError(f"{flow or 'the source flow'} does not want {told.serial}")
+        if asked <= plan.too_much.get(flow, 0):
+            told.failures += 1
+            raise MemoryError
+        return asked
+
+    # -- what the world sees of its messages -------------------------------------------------------------------
+
+    def note_accepted(self, messages: list[Told]) -> None:
+        """Those of these messages that are there now have been accepted, be their producer dead."""
+        for told in messages:
+            pipeline = self.pipelines[told.pipeline]
+            rows = [text for (text,) in self.databases.select(pipeline.stores.store, "message")]
+            there = {serial_of(json.loads(text)) for text in rows}
+            there |= {message.content["serial"] for message in pipeline.queue.everything()}
+            if told.serial in there and not told.accepted:
+                told.accepted = True
+                before = [one for one in self.told.values() if one.accepted and one.id == told.id and one is not told]
+                self.seen["an id came again"] += any(one.pipeline == told.pipeline for one in before)
+
+    def died(self, process: Process) -> None:
+        """Whoever holds messages for a run is gone: they have suffered for it, and the broker takes its own back."""
+        for pipeline in self.pipelines.values():
+            for connection in list(pipeline.queue.connections):
+                if connection.owner is process:
+                    connection.lost()
+        self.suffer(process.about.pipeline, process.about.run_id, process.name)
+
+    def suffer(self, pipeline: Pipeline, run_id: str | None, why: str) -> None:
+        """The messages that this run holds, or those that everybody has held for too long, are not at fault."""
+        for store in pipeline.all_stores:
+            for token, batch_id, due, text in self.databases.select(
+                store, "lock_token", "batch_id", "time_next", "message"
+            ):
+                ran_out = due is not None and due <= self.here.clock.now
+                if token is not None and (batch_id == run_id if run_id else ran_out):
+                    told = self.told.get(serial_of(json.loads(text)))
+                    if told is not None:
+                        told.suffered.add(why if run_id else token)
+
+    def time_passes(self, seconds: float) -> None:
+        self.here.clock.advance(seconds)
+        for pipeline in self.pipelines.values():
+            self.suffer(pipeline, None, "")
 
 
-def _without_fsync(connection: Any, _record: Any) -> None:
-    connection.execute("PRAGMA synchronous=OFF")
+def serial_of(content: Any) -> int:
+    """Which message this content is, or records the failure of."""
+    if "serial" in content:
+        return int(content["serial"])
+    return int(json.loads(content["message"]["body"])["serial"])

@@ -1,0 +1,179 @@
+"""The tasks of a pipeline, as Airflow's operators run them: the product's code, and nothing around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from homing.delivery import Batch, Selection, take_in, work
+from homing.delivery.batch import STRANDED_AFTER
+from homing.delivery.failures import select
+from homing.delivery.replaying import replay_here
+from homing.errors import StoreUnavailableError
+from homing.message import Message
+from homing.pipeline import load_chain
+from homing.spark import app
+from tests.simulation.hub import Process
+from tests.simulation.world import Pipeline, TaskFailedError, World
+
+LEASE = 600.0
+#: How often a task is tried.
+TRIES = 3
+
+# In one process for the whole chain, or as the applications that Spark would run, without Spark.
+HERE, ALONE = "here", "alone"
+
+
+@dataclass
+class Run:
+    """A DAG run: tasks in stages, each tried again, the last one run whatever happened."""
+
+    pipeline: Pipeline
+    run_id: str
+    kind: str
+    stages: tuple[tuple[str, ...], ...]
+    params: dict[str, Any] = field(default_factory=dict)
+    stage: int = 0
+    tries: dict[str, int] = field(default_factory=dict)
+    failed: bool = False
+    #: Nobody carries it on: its scheduler, its machine or its DAG file is gone.
+    abandoned: bool = False
+    cleared: int = 0
+    #: The processes that work for it, be they given up by Airflow.
+    live: list[Process] = field(default_factory=list)
+
+
+def first_pass(pipeline: Pipeline, run_id: str, limit: int, how: str) -> Run:
+    deliveries = tuple(f"deliver.{flow}" for flow in pipeline.flows)
+    middle = ((HERE,),) if how == HERE else (("process",), deliveries)
+    return Run(pipeline, run_id, "first", (("listen",), *middle, ("settle",)), {"limit": limit, "how": how})
+
+
+def replay_of(run: Run, stranded: list[str]) -> Run:
+    name = f"{run.run_id}.replay" + (str(run.cleared) if run.cleared else "")
+    return replay(run.pipeline, name, {"batch": run.run_id, "ids": stranded, "how": run.params["how"]})
+
+
+def replay(pipeline: Pipeline, run_id: str, params: dict[str, Any]) -> Run:
+    return Run(pipeline, run_id, "replay", (("replay",), ("settle_replay",)), params)
+
+
+@dataclass
+class Task:
+    """One try of one task of one run: what a process is about."""
+
+    world: World
+    run: Run
+    name: str
+    #: Airflow still waits for it.
+    current: bool = True
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.run.pipeline
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    def __call__(self) -> Any:
+        kind, _, flow = self.name.partition(".")
+        if kind == "deliver":
+            return self.deliver(flow)
+        work_: Callable[[], Any] = getattr(self, kind)
+        return work_()
+
+    # -- producers and people ----------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        for told in self.run.params["messages"]:
+            message = Message(told.id, told.content, content_type=told.content_type)
+            if not self.pipeline.takes_in:
+                self.pipeline.stores.store.store(message)
+            elif not told.accepted:
+                self.pipeline.queue.publish(message)
+            self.world.note_accepted([told])
+
+    def purge(self) -> None:
+        if self.pipeline.stores.store.purge(0):
+            self.world.seen["purged"] += 1
+
+    # -- the first pass ----------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        batch = self._batch()
+        if self.pipeline.takes_in and not batch.is_known():
+            self._take_in()
+        batch.claim(self.run.params["limit"], LEASE)
+
+    def _take_in(self) -> None:
+        try:
+            with self.world.connect(self.pipeline) as source:
+                taken = take_in(source, self.pipeline.stores.store, self.run.params["limit"])
+        except StoreUnavailableError:
+            return
+        self.world.seen["taken in"] += bool(taken)
+
+    def here(self) -> None:
+        batch = self._batch()
+        if batch.reclaim((), LEASE):
+            replay_here(self.pipeline.stores, batch, load_chain(self.pipeline.chain))
+
+    def process(self) -> None:
+        if self._batch().reclaim((), LEASE):
+            self._run(app.process_main, "--work-dir", self._work_dir)
+
+    def deliver(self, flow: str) -> None:
+        if self._batch().reclaim((), LEASE):
+            self._run(app.deliver_main, "--work-dir", self._work_dir, "--flow", flow)
+
+    def settle(self) -> dict[str, Any]:
+        work.remove(self._work_dir, self.run_id)
+        batch = self._batch()
+        batch.settle()
+        return {"failed": batch.awaiting_replay(), "stranded": batch.stranded()}
+
+    # -- the replay --------------------------------------------------------------------------------------------
+
+    def replay(self) -> None:
+        stores, params = self.pipeline.stores, self.run.params
+        if "selected" not in params:
+            found = select(stores, Selection(batch=params.get("batch"), ids=params["ids"]))
+            params["selected"] = [failure.ref.name for failure in found]
+        batch = self._batch()
+        if not params["selected"] or not batch.reclaim(params["selected"], LEASE):
+            return
+        self.world.seen["replayed"] += 1
+        if params["how"] == ALONE:
+            self._run(app.replay_main)
+            return
+        replay_here(stores, batch, load_chain(self.pipeline.chain))
+        if batch.acknowledge_complete():
+            raise TaskFailedError("some still fail")
+
+    def settle_replay(self) -> None:
+        self._batch().finish_replay()
+
+    # -- the sweep ---------------------------------------------------------------------------------------------
+
+    def reconcile(self) -> dict[str, Any]:
+        stores = self.pipeline.stores
+        for batch_id in stores.store.expired_batches(STRANDED_AFTER):
+            self.world.seen["left behind, and swept up"] += 1
+            self._batch(batch_id).settle()
+        self._batch().move_dead()
+        return {"failed": 0, "stranded": stores.failures.overdue(STRANDED_AFTER)}
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def _work_dir(self) -> str:
+        return f"{self.world.work_dir}/{self.pipeline.name}"
+
+    def _batch(self, run_id: str | None = None) -> Batch:
+        return Batch(self.pipeline.stores, run_id or self.run_id, self.pipeline.flows, chain=self.pipeline.name)
+
+    def _run(self, main: Callable[[list[str]], int], *more: str) -> None:
+        arguments = ["--chain", self.pipeline.chain, "--run-id", self.run_id, "--lease", str(LEASE), "--alone", *more]
+        main(arguments)

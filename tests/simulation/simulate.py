@@ -1,0 +1,56 @@
+"""Simulations: the product put into a world, for as long as its schedules are carried out."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.simulation.schedule import Schedule, Shape
+from tests.simulation.variants import VARIANTS, Variant
+from tests.simulation.world import World, time_is_up
+
+_COLLECT = 200  # schedules
+_MEMORY = Path("/dev/shm")  # noqa: S108
+
+
+class ScheduleOf(Protocol):
+    def __call__(self, seed: int, *, crash_at: int | None = None) -> Schedule: ...
+
+
+def _schedule(world: World, shape: Shape, seed: int, *, crash_at: int | None = None) -> Schedule:
+    if seed % _COLLECT == 0:
+        gc.collect()
+    return Schedule(world, seed, crash_at=crash_at, shape=shape)
+
+
+@contextmanager
+def simulation(variant: Variant = VARIANTS["sound"]) -> Iterator[ScheduleOf]:
+    """Makes the schedule of a seed, any number of times, with the product in this variant."""
+    place = str(_MEMORY) if _MEMORY.is_dir() else None
+    disabled = logging.root.manager.disable
+    with (
+        tempfile.TemporaryDirectory(prefix="homing-simulation-", dir=place) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        logging.disable(logging.CRITICAL)  # thousands of deaths have much to say
+        gc.disable()  # of what a schedule makes, little is ever free: see below
+        world = World(Path(folder))
+        before = signal.signal(signal.SIGUSR1, time_is_up)
+        try:
+            world.install(patch)
+            variant.patch(patch)
+            yield partial(_schedule, world, variant.shape)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            world.databases.close()
+            logging.disable(disabled)
+            gc.enable()
