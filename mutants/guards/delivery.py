@@ -8,7 +8,7 @@ _SETTLING, _HOLDING, _BATCH, _BOOKS = (f"delivery/{name}.py" for name in ("settl
 _INTAKE, _SUSPECTS, _REPLAYING, _RECORDS = (
     f"delivery/{name}.py" for name in ("intake", "suspects", "replaying", "records")
 )
-_GIVING_UP, _FAILURES = "delivery/giving_up.py", "delivery/failures.py"
+_GIVING_UP = "delivery/giving_up.py"
 
 _BATCHES, _MOVES, _AGAIN, _CRASHES = (
     f"tests/unit/delivery/test_{name}.py::" for name in ("batch", "dead_moves", "ids_again", "crashes")
@@ -307,12 +307,5 @@ GUARDS = (
         "    stores.ledger.record(fence, entries)\n",
         "",
         f"{_CRASHES}test_what_is_given_up_by_hand_is_no_crash[sqlite]",
-    ),
-    guard(
-        "a pipeline shows its own dead letters only",
-        _FAILURES,
-        "if message.dead_letter_source == stores.store.name]",
-        "]",
-        f"{_MOVES}test_a_pipeline_does_not_see_the_dead_letters_of_another[sqlite]",
     ),
 )
