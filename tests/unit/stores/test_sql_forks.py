@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from homing.calling.forks import hang_up
 from homing.errors import NotInFlightError, StoreError
 from homing.ledger import DELIVERED, Entry
+from homing.message import MessageRef
 from homing.stores.sql import SqlStore
 from homing.stores.sql.engine import descriptor_of
 from tests.forked import fork, held_by_a_thread, went_well
@@ -73,8 +74,8 @@ def test_a_ledger_is_written_by_the_child_and_by_the_parent(database: str) -> No
         ledger = store.ledger()
         store.store("a", id="1")
         fence = ledger.open_step("run", "step", 60)
-        child = fork(lambda: ledger.record(fence, [Entry("1", "crm", DELIVERED, batch_id="run")]))
-        ledger.record(fence, [Entry("1", "lake", DELIVERED, batch_id="run")])
+        child = fork(lambda: ledger.record(fence, [Entry(MessageRef("", 1, "1"), "crm", DELIVERED, batch_id="run")]))
+        ledger.record(fence, [Entry(MessageRef("", 1, "1"), "lake", DELIVERED, batch_id="run")])
         assert went_well(child)
         assert set(next(iter(ledger.known(["1"]).values()))) == {"crm", "lake"}
 

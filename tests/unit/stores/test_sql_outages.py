@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from homing.errors import StoreError, StoreUnavailableError, TableMissingError
 from homing.ledger import DELIVERED, Entry
+from homing.message import MessageRef
 from homing.stores.sql import SqlStore
 from tests.bounded import outcome_of
 from tests.proxy import Proxy
@@ -238,7 +239,7 @@ def test_a_dropped_ledger_is_told_as_one(database: str, engine: sa.Engine) -> No
         fence = ledger.open_step("run", "step", 60)
         execute(engine, "drop table homing_orders__ledger")
         with pytest.raises(TableMissingError, match="homing_orders__ledger"):
-            ledger.record(fence, [Entry("1", "crm", DELIVERED, batch_id="run")])
+            ledger.record(fence, [Entry(MessageRef("", 1, "1"), "crm", DELIVERED, batch_id="run")])
         with pytest.raises(TableMissingError, match="homing_orders__ledger"):
             ledger.known(["1"])
 

@@ -105,7 +105,7 @@ def test_a_batch_with_rubbish_in_it_is_read_to_its_end(store: SqlStore, table: s
     assert lease is not None
     found = list(store.batch_rows(lease))
     assert [row["message"] for row in found] == ["before", b"caf\xe9", "after"]
-    failure = records.failure(found[1], {}, "chain", "run")
+    failure = records.failure(found[1], {}, "chain", "run", copies=False)
     assert failure.content["message"]["encoding"] == "base64"
     assert b64decode(failure.content["message"]["body"]) == b"caf\xe9"
     store.sibling("failures").store(failure)
