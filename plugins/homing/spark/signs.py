@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from homing.errors import HandlerError, HomingError
@@ -27,9 +29,28 @@ def is_crash(error: BaseException) -> bool:
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether somebody died, be it Spark's own process. Any other exception is raised by one who lives."""
-    gone = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
-    return gone or is_crash(error) or any(sign in str(error) for sign in _SERVER_GONE)
+    """Whether somebody died, be it Spark's own process. Any other exception is raised by one who lives.
+
+    Whoever tidies up after a death meets errors of another kind: the death is then what they came of.
+    """
+    return any(_tells_of_death(each) for each in _with_origins(error))
+
+
+def _tells_of_death(error: BaseException) -> bool:
+    return _is_cut_off(error) or is_crash(error) or any(sign in str(error) for sign in _SERVER_GONE)
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    """Whether the way to Spark's own process is broken."""
+    return isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+
+
+def _with_origins(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def is_outage(error: BaseException) -> bool:
@@ -41,6 +62,4 @@ def is_outage(error: BaseException) -> bool:
 
 def is_fault(error: BaseException) -> bool:
     """Whether a handler or a message may be to blame."""
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return False  # the way to Spark's own process is broken
-    return not is_outage(error)
+    return not _is_cut_off(error) and not is_outage(error)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from homing.errors import HandlerError, LakeError
-from homing.spark.signs import is_fault, is_outage
+from homing.spark.signs import is_death, is_fault, is_outage
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,17 @@ def test_an_authors_error_is_his_whatever_it_says(text: str) -> None:
 def test_errors_of_ours_are_outages_but_for_a_handlers() -> None:
     assert is_outage(LakeError("the lake is away"))
     assert is_fault(HandlerError("it failed"))
+
+
+def test_a_death_is_known_by_whoever_tidies_up_after_it() -> None:
+    def tidy_up() -> None:
+        try:
+            raise Py4JNetworkError("Answer from Java side is empty")
+        finally:
+            raise ConnectionRefusedError("Connection refused")
+
+    with pytest.raises(ConnectionRefusedError) as caught:
+        tidy_up()
+
+    assert is_death(caught.value)
+    assert not is_death(ConnectionRefusedError("the work directory's server is away"))
