@@ -337,11 +337,9 @@ def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Messag
 
 
 def _kept(store: SqlStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
-    """Those of these messages, given by the ids of their copies, of which this store has one that is not finished."""
-    there = store.present(list(refs)) if refs else set()
-    # An id without an identity in it may be that of another message.
-    doubtful = {one for one in there if not refs[one].table_id}
-    if doubtful:
-        found = {copy.id: records.ref_in(copy) for copy in store.look(doubtful)}
-        there = {one for one in there if one not in doubtful or found.get(one) == refs[one]}
-    return {refs[one] for one in there}
+    """Those of these messages, given by the ids of their copies, of which this store has one that is not finished.
+
+    Told by what lies there: something else may have been stored under that id.
+    """
+    there = store.look(list(refs)) if refs else ()
+    return {refs[copy.id] for copy in there if records.ref_in(copy) == refs[copy.id]}

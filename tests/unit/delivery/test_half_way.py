@@ -115,3 +115,22 @@ def test_one_dead_letter_whose_place_another_has_stays_and_the_rest_is_moved(sho
     assert sorted(map(str, bodies(shop.stores.dead_letters))) == ["v1", "y"]
     assert [message.content for message in shop.stores.store.browse(9, state="dead")] == ["v2"]
     assert shop.books().balanced
+
+
+@pytest.mark.parametrize("place", ["failures", "dead_letters"])
+def test_something_else_under_the_id_of_a_copy_is_not_taken_for_the_copy(shop: Shop, place: str) -> None:
+    shop.stores.store.store_many([Message("x", "x"), Message("y", "y")])
+    if place == "dead_letters":
+        shop.run("run", away=True)
+    ((_, _, ref),) = shop.stores.store.states(["x"])
+    taken = records.dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
+    getattr(shop.stores, place).store("somebody else's", id=taken)
+
+    if place == "failures":
+        assert shop.run("run", away=True) == Settlement(failed=1, released=1)
+    else:
+        assert shop.replay("replay", ["x", "y"], away=True) == Settlement(dead_lettered=1, released=1)
+
+    waits, name = (shop.stores.store, "x") if place == "failures" else (shop.stores.failures, ref.name)
+    assert waits.present([name]) == {name}
+    assert shop.books().balanced
