@@ -61,8 +61,12 @@ GUARDS = (
     guard(
         "what goes to many is stored for all of them or for none",
         _BROKER,
-        "goes_to.store_many([kept], transaction=connection)",
-        "goes_to.store_many([kept])",
+        # Each copy in a transaction of its own. Outside of any it would wait for SQLite's one writer, itself.
+        "            for goes_to, kept in copies:\n                goes_to.store_many([kept], transaction=connection)\n"
+        "            store.settle(batch, transaction=connection)\n",
+        "            store.settle(batch, transaction=connection)\n\n"
+        "        for goes_to, kept in copies:\n"
+        "            self.transact(lambda each, to=goes_to, one=kept: to.store_many([one], transaction=each))\n",
         f"{_EMBEDDED}test_a_fan_out_that_breaks_half_way_reaches_nobody_and_then_everybody",
     ),
     guard(
