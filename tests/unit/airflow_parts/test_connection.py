@@ -50,6 +50,16 @@ def test_a_form_that_names_no_store_is_refused(fields: dict[str, Any], error: st
         url_of(connection(**fields))
 
 
+@pytest.mark.parametrize("kind", ["postgres", "http", "generic", ""])
+def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(kind: str) -> None:
+    theirs = Connection(conn_id="theirs", conn_type=kind, password="sqlite:////s3cret.db?store=x")  # noqa: S106
+
+    with pytest.raises(ConfigurationError, match="'theirs' is of type") as caught:
+        url_of(theirs)
+
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_connection_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
         find_url("nobody")

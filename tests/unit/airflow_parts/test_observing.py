@@ -422,12 +422,15 @@ def test_whatever_is_pushed_as_a_note_the_schedulers_session_goes_on(metadata: S
     assert note is None or (isinstance(note, str) and len(note) <= 1000 and "\0" not in note)
 
 
-def test_a_note_that_the_database_refuses_undoes_nothing_else(metadata: Session) -> None:
+def test_a_note_that_the_database_refuses_is_undone_with_the_others_and_nothing_else(metadata: Session) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
 
     metadata.execute(
-        sa.text("create trigger no before insert on task_instance_note begin select raise(abort, 'no'); end")
+        sa.text(
+            "create trigger second before insert on task_instance_note "
+            "when (select count(*) from task_instance_note) > 0 begin select raise(abort, 'no'); end"
+        )
     )
     run = metadata.scalar(sa.select(DagRun))
     run.dag = DAG_OF_OURS
