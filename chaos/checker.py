@@ -124,7 +124,8 @@ class Judge:
             return "it has no reason"
         errors = letter.errors or {"": letter.reason}
         faults = [self._objection(letter.message_id, flow, kind) for flow, kind in errors.items()]
-        return "; ".join(filter(None, faults))
+        told = "; ".join(filter(None, faults))
+        return f"{told} [{self.story.told(letter.message_id)}]" if told else ""
 
     def _objection(self, message_id: str, flow: str, kind: str) -> str:
         kind = kind if kind == CRASH else kind.rpartition(".")[2]
@@ -132,8 +133,9 @@ class Judge:
         failures = failed.total()
         told = f"{kind} at {flow or 'a flow'}, failed {failures} times, interrupted in hand {interrupted} times"
         if kind in _FAILURES:
-            # A listener that died has forgotten its attempts, and begins anew; a first pass may end with a death.
-            enough = failures if self.listens else failures + interrupted
+            # A listener that died has forgotten its attempts, and begins anew. A pipeline counts the passes of a
+            # message, of which one may end with a death, or never come to this destination.
+            enough = failures if self.listens else self.story.failed_passes(message_id) + interrupted
             return "" if failed[kind] and enough >= self.tries else told
         if kind == CRASH:
             return "" if interrupted and failures + interrupted >= self.tries else told

@@ -18,7 +18,7 @@ from chaos.subjects import Subject
 over = threading.Event()
 
 _PATIENCE = 180.0  # seconds for everybody to begin
-_AT_LAST = 900.0  # seconds for everybody to come to an end, however slowly
+_AT_LAST = 1800.0  # seconds for everybody to come to an end, however slowly
 _FIRST = 20  # messages on their way before the first harm
 
 

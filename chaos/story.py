@@ -109,6 +109,11 @@ class Story:
             if event.what == FAILED and flow in (None, event.flow)
         )
 
+    def failed_passes(self, message_id: str) -> int:
+        """In how many passes it failed at least: a pass tries every destination that is not done once."""
+        flows = {event.flow for event in self._of.get(message_id, ())}
+        return max((self.failures(message_id, flow).total() for flow in flows), default=0)
+
     def interrupted(self, message_id: str) -> int:
         """How often a harm befell a process while it had this very message in hand."""
         held = [self._held(event) for event in self._of.get(message_id, ()) if event.what == BEGAN]
@@ -116,6 +121,13 @@ class Story:
             1
             for each in self._interruptions
             if any(each.hits(pid) and began <= each.ended and each.began <= ended for pid, began, ended in held)
+        )
+
+    def told(self, message_id: str) -> str:
+        """The whole story in one line, for people: what was done with it and when, in seconds of the machine."""
+        return ", ".join(
+            f"{event.at:.1f} {event.what} {event.flow} {event.detail}".rstrip() + f" by {event.pid}"
+            for event in self._of.get(message_id, ())
         )
 
     def _held(self, began: Event) -> tuple[int, float, float]:

@@ -36,9 +36,9 @@ def event(what: str, message_id: str, at: float, flow: str = "lake", detail: str
     return Event(at, 0.0, 7, what, message_id, flow, detail)
 
 
-def failures(message_id: str, times: int, kind: str = "DestinationError") -> list[Event]:
+def failures(message_id: str, times: int, kind: str = "DestinationError", flow: str = "lake") -> list[Event]:
     return [
-        event(what, message_id, at=10 * number + later, detail=kind if what == FAILED else "")
+        event(what, message_id, at=10 * number + later, flow=flow, detail=kind if what == FAILED else "")
         for number in range(1, times + 1)
         for what, later in ((BEGAN, 0.0), (FAILED, 0.1))
     ]
@@ -131,6 +131,7 @@ def test_the_table_says_which_harms_were_done_and_which_not() -> None:
 # -- dead letters, by the story of the very message --------------------------------------------------------------
 
 
+BOTH = {"lake": "DestinationError", "crm": "DestinationError"}
 HELD = [event(BEGAN, "b", 10.0 * number) for number in range(1, 6)]
 
 
@@ -155,6 +156,8 @@ def interruptions(*moments: float, pid: int | None = 7) -> list[Interruption]:
         (Letter("b", "x", {"lake": "DestinationError"}), failures("b", 2), (10.0,), False, True),
         (Letter("b", "x", {"lake": "DestinationError"}), failures("b", 1), (), False, False),
         (Letter("b", "x", {"crm": "DestinationError"}), failures("b", 3), (), False, False),
+        (Letter("b", "x", BOTH), [*failures("b", 1), *failures("b", 3, flow="crm")], (), False, True),
+        (Letter("b", "x", BOTH), [*failures("b", 1), *failures("b", 2, flow="crm")], (), False, False),
         (Letter("b", "x", {"lake": CRASH}), HELD, (11.0, 21.0, 31.0), False, True),
         (Letter("b", "x", {"lake": CRASH}), failures("b", 3), (), False, False),
     ],
