@@ -80,8 +80,8 @@ class RabbitMQ(Server):
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Stops the broker in good order and starts it again over the same data.
 
-        Not by a kill: RabbitMQ 3 writes down which queues there are with a delay of up to three minutes, so a broker
-        killed before that has lost young queues with all they held, whatever it had confirmed.
+        Not by a kill: RabbitMQ writes the names of new quorum queues down about a second later, so a broker killed
+        before that has lost what they held, whatever it had confirmed.
         """
         super().restart(how)
 

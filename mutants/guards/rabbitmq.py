@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.guard import guard
 
 _STORE, _CONSUMER, _PUBLISHER = (f"stores/rabbitmq/{name}.py" for name in ("store", "consumer", "publisher"))
-_ENVELOPE = "stores/rabbitmq/envelope.py"
+_ENVELOPE, _TOPOLOGY = (f"stores/rabbitmq/{name}.py" for name in ("envelope", "topology"))
 _DYING, _SENDING, _RECEIVING = (f"tests/rabbitmq/test_{name}.py::" for name in ("dying", "sending", "receiving"))
 _STRANGERS, _WAITING = (f"tests/rabbitmq/test_{name}.py::" for name in ("strangers", "waiting"))
 _ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when_the_copy_is_there"
@@ -31,6 +31,28 @@ GUARDS = (
         "            self._publisher.publish([parcel])",
         f"{_ON}[dead-letter]",
         f"{_DYING}test_a_dead_letter_that_the_broker_refuses_leaves_the_message_with_its_consumer",
+    ),
+    guard(
+        "a queue for waiting that the broker may still forget takes no message",
+        _TOPOLOGY,
+        "    _settle(link, delay_name(name, highest))\n",
+        "",
+        f"{_WAITING}test_queues_whose_maker_died_before_they_could_be_trusted_are_not_trusted_by_the_next",
+    ),
+    guard(
+        "a queue for waiting is there for others only when it can be trusted",
+        _TOPOLOGY,
+        "        _declare_queue(link, name, level)\n    _settle(link, delay_name(name, highest))\n",
+        "        _declare_queue(link, name, level)\n        _declare_exchange(link, name, level)\n"
+        "    _settle(link, delay_name(name, highest))\n",
+        f"{_WAITING}test_queues_whose_maker_died_before_they_could_be_trusted_are_not_trusted_by_the_next",
+    ),
+    guard(
+        "a queue for waiting that is gone is made anew",
+        _PUBLISHER,
+        "if self._is_doubtful or not self._has_exchange(",
+        "if not self._has_exchange(",
+        f"{_WAITING}test_a_queue_for_waiting_that_is_deleted_is_made_anew",
     ),
     guard(
         "what is expired, poison, unreadable, early or to be counted is stored elsewhere before it is acknowledged",

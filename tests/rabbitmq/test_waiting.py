@@ -13,7 +13,9 @@ import pika
 import pytest
 
 from homing import Message, open_store
+from homing.errors import StoreError
 from homing.store import EXPIRED
+from homing.stores.rabbitmq import topology
 from homing.stores.rabbitmq.store import RabbitStore
 from homing.stores.rabbitmq.topology import LEVELS, LONGEST, UNIT, delay_route
 from tests.rabbitmq.conftest import drain, eventually, take
@@ -48,9 +50,13 @@ def test_many_times_come_in_their_order(store: RabbitStore) -> None:
     assert [message.content for message in drain(store, len(waits))] == sorted(waits)
 
 
-def test_a_scheduled_message_survives_the_death_of_the_broker(store: RabbitStore, rabbitmq: RabbitMQ) -> None:
-    store.store("much later", scheduled_at=_in(600))
-    rabbitmq.restart()  # by now the broker has written down that there are such queues
+@pytest.mark.usefixtures("cautious")
+def test_the_first_message_ever_scheduled_survives_the_death_of_the_broker(
+    store: RabbitStore, rabbitmq: RabbitMQ
+) -> None:
+    """The broker writes the names of new queues down a second later: what waits in a younger one would be lost."""
+    assert store.retrieve() is None  # makes the store's own queue
+    rabbitmq.restart()  # which is old enough by now
     due = _in(9)
     store.store("later", scheduled_at=due, id="m1", headers={"k": ["v"]})
     rabbitmq.restart(signal.SIGKILL)
@@ -59,6 +65,41 @@ def test_a_scheduled_message_survives_the_death_of_the_broker(store: RabbitStore
 
     assert (message.id, message.content, message.headers) == ("m1", "later", {"k": ["v"]})
     assert datetime.now(timezone.utc) >= due
+
+
+@pytest.mark.usefixtures("cautious")
+def test_queues_whose_maker_died_before_they_could_be_trusted_are_not_trusted_by_the_next(
+    open_one: Callable[..., RabbitStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying, next_one = open_one(), open_one()
+    monkeypatch.setattr(topology, "_settle", _die)
+    with pytest.raises(RuntimeError):
+        dying.store("lost with its maker", scheduled_at=_in(0.2))
+    monkeypatch.undo()
+    began = time.monotonic()
+    next_one.store("later", scheduled_at=_in(0.2))
+
+    assert time.monotonic() - began >= topology.SETTLED_AFTER
+    began = time.monotonic()
+    dying.store("later still", scheduled_at=_in(0.2))
+    assert time.monotonic() - began < topology.SETTLED_AFTER  # that they are old enough by now is known to all
+    assert [message.content for message in drain(next_one, 2)] == ["later", "later still"]
+
+
+def _die(*_: Any) -> None:
+    raise RuntimeError
+
+
+def test_a_queue_for_waiting_that_is_deleted_is_made_anew(store: RabbitStore, channel: Any, name: str) -> None:
+    store.store("first", scheduled_at=_in(0.1))
+    drain(store, 1)
+    channel.queue_delete(f"{name}.delay.0")
+    with pytest.raises(StoreError, match="m1"):
+        store.store("second", id="m1", scheduled_at=_in(0.1))
+
+    store.store("second", id="m1", scheduled_at=_in(0.1))
+
+    assert drain(store, 1)[0].id == "m1"
 
 
 def test_a_time_that_has_passed_is_now(store: RabbitStore) -> None:

@@ -10,7 +10,7 @@ from homing.errors import PartlyStoredError, StoreError, StoreUnavailableError
 from homing.stores.rabbitmq.envelope import Parcel
 from homing.stores.rabbitmq.link import Link
 from homing.stores.rabbitmq.options import Options
-from homing.stores.rabbitmq.topology import declare_level, declare_store, delay_name
+from homing.stores.rabbitmq.topology import declare_store, delay_name, make_levels
 
 _IN_FLIGHT = 1000
 _TOGETHER = 50
@@ -23,7 +23,8 @@ class Publisher:
         self._name = options.name
         self._queue_type = options.queue_type
         self.link = Link(parameters, options.name, timeout=options.timeout, prepare=self._prepare)
-        self._levels = 0
+        self._levels = 0  # so many are known to be there
+        self._is_doubtful = False  # whether some of them are gone
         self._sent = 0  # on this channel: the broker counts with us
         self._first = 0  # the number of the first parcel of this call
         self._confirmed = bytearray()  # one byte for each parcel of this call
@@ -40,9 +41,9 @@ class Publisher:
         """
         with self.link.lock:
             self.link.open()
-            for parcel in parcels:
-                if parcel.exchange:
-                    self._require_level(int(parcel.exchange.rpartition(".")[2]))
+            waits = [int(parcel.exchange.rpartition(".")[2]) for parcel in parcels if parcel.exchange]
+            if waits:
+                self._require_level(max(waits))
             self._begin(len(parcels))
             try:
                 self._send(parcels)
@@ -118,6 +119,7 @@ class Publisher:
         bad = len(self._refused) + len(self._returned)
         if self._returned:
             message_id, why = next(iter(self._returned.items()))
+            self._is_doubtful = True
             self.link.close()  # a queue is missing: the next connection makes it anew
         else:
             message_id, why = parcels[self._refused[0]].message_id, "refused, as a full queue does"
@@ -136,10 +138,13 @@ class Publisher:
         link.run(lambda: bool(answered))
 
     def _require_level(self, level: int) -> None:
-        """Makes the levels of waiting up to this one, from the lowest: where one is, all below it are."""
-        while self._levels <= level:
-            declare_level(self.link, self._name, self._levels)
-            self._levels += 1
+        """Makes the levels of waiting up to this one, where it is not there: then all below it are."""
+        if level < self._levels:
+            return
+        if self._is_doubtful or not self._has_exchange(delay_name(self._name, level)):
+            make_levels(self.link, self._name, level)
+            self._is_doubtful = False
+        self._levels = level + 1
 
     def waiting(self) -> int:
         """How many messages wait in the levels there are."""
@@ -158,12 +163,20 @@ class Publisher:
             return self._queue_length(queue) or 0
 
     def _queue_length(self, queue: str) -> int | None:
-        """None when there is no such queue; asked on a channel of its own, which that answer closes."""
+        """None when there is no such queue."""
+        answer = self._look("queue_declare", queue=queue)
+        return None if answer is None else int(answer.method.message_count)
+
+    def _has_exchange(self, exchange: str) -> bool:
+        return self._look("exchange_declare", exchange=exchange) is not None
+
+    def _look(self, method: str, **names: str) -> Any:
+        """None when there is no such thing; asked on a channel of its own, which that answer closes."""
         channel, answers, gone = self.link.new_channel(), list[Any](), list[Any]()
         channel.add_on_close_callback(lambda *_: gone.append(True))
-        channel.queue_declare(queue=queue, passive=True, callback=answers.append)
+        getattr(channel, method)(**names, passive=True, callback=answers.append)
         self.link.run(lambda: bool(answers or gone))
         if not answers:
             return None
         channel.close()
-        return int(answers[0].method.message_count)
+        return answers[0]

@@ -6,6 +6,11 @@ binary, each level either keeps the message for its time or passes it on, and th
 Within a level all wait equally long, so nobody waits behind a slower one; the number of levels is fixed, so there are
 never more than a few queues, whatever times are asked for. Levels are quorum queues that dead-letter at least once:
 a message leaves one only when the next has it.
+
+A broker that is killed may forget a quorum queue it has just made, and what it had confirmed of it: it writes the names
+of new ones down about a second later (lost at 0.9 s and kept at 1.2 s, with RabbitMQ 3.10), and does not say when. So a
+level's queue is made first, its exchange only when the queue is old enough: where the exchange is, the level can be
+trusted, and all below it.
 """
 
 from __future__ import annotations
@@ -22,6 +27,9 @@ UNIT = 0.1
 LEVELS = 26
 #: The longest wait in one go, in seconds; who wants longer waits again.
 LONGEST = (2**LEVELS - 1) * UNIT
+#: Seconds after which a new queue can be trusted.
+SETTLED_AFTER = 3.0
+_LOOKS = 12
 
 DEAD_SUFFIX = ".dead"
 # Our own limit comes long before; this one keeps brokers with a lower default from having their say.
@@ -63,25 +71,48 @@ def declare_store(link: Link, name: str, queue_type: str) -> None:
     link.call(declare, queue=name, durable=True, arguments=arguments)
 
 
-def declare_level(link: Link, name: str, level: int) -> None:
-    """Makes one level of waiting; the level below it must be there."""
-    channel, here = link.channel, delay_name(name, level)
-    below = delay_name(name, level - 1) if level else ""
+def make_levels(link: Link, name: str, highest: int) -> None:
+    """Makes the levels of waiting up to this one, from the lowest, and returns when all of them can be trusted."""
+    for level in range(highest + 1):
+        _declare_queue(link, name, level)
+    _settle(link, delay_name(name, highest))
+    for level in range(highest + 1):
+        _declare_exchange(link, name, level)
+
+
+def _declare_queue(link: Link, name: str, level: int) -> None:
     arguments: dict[str, Any] = {
         "x-queue-type": QUORUM,
         "x-message-ttl": round(UNIT * 1000) * 2**level,
-        "x-dead-letter-exchange": below,
+        "x-dead-letter-exchange": _below(name, level),
         **_AT_LEAST_ONCE,
     }
     if not level:
         arguments["x-dead-letter-routing-key"] = name
+    link.call(link.channel.queue_declare, queue=delay_name(name, level), durable=True, arguments=arguments)
+
+
+def _settle(link: Link, queue: str) -> None:
+    """Waits until new queues can be trusted: by looks, since a broker that stands still meanwhile writes nothing."""
+    for _ in range(_LOOKS):
+        link.wait(lambda: False, SETTLED_AFTER / _LOOKS)
+        link.call(link.channel.queue_declare, queue=queue, passive=True)
+
+
+def _declare_exchange(link: Link, name: str, level: int) -> None:
+    channel, here = link.channel, delay_name(name, level)
     link.call(channel.exchange_declare, exchange=here, exchange_type="topic", durable=True)
-    link.call(channel.queue_declare, queue=here, durable=True, arguments=arguments)
     link.call(channel.queue_bind, queue=here, exchange=here, routing_key=_pattern(level, "1"))
     if level:
-        link.call(channel.exchange_bind, destination=below, source=here, routing_key=_pattern(level, "0"))
+        bind = {"destination": _below(name, level), "source": here}
+        link.call(channel.exchange_bind, **bind, routing_key=_pattern(level, "0"))
     else:
         link.call(channel.queue_bind, queue=name, exchange=here, routing_key=_pattern(level, "0"))
+
+
+def _below(name: str, level: int) -> str:
+    """The exchange of the next lower level; below the lowest is the broker's own, which knows queues by their names."""
+    return delay_name(name, level - 1) if level else ""
 
 
 _AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
