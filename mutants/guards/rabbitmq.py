@@ -7,7 +7,7 @@ from mutants.guard import guard
 _STORE, _CONSUMER, _PUBLISHER = (f"stores/rabbitmq/{name}.py" for name in ("store", "consumer", "publisher"))
 _ENVELOPE, _TOPOLOGY = (f"stores/rabbitmq/{name}.py" for name in ("envelope", "topology"))
 _DYING, _SENDING, _RECEIVING = (f"tests/rabbitmq/test_{name}.py::" for name in ("dying", "sending", "receiving"))
-_STRANGERS, _WAITING = (f"tests/rabbitmq/test_{name}.py::" for name in ("strangers", "waiting"))
+_STRANGERS, _WAITING, _KILLED = (f"tests/rabbitmq/test_{name}.py::" for name in ("strangers", "waiting", "killed"))
 _ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when_the_copy_is_there"
 _ELSEWHERE = f"{_DYING}test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_there"
 
@@ -31,6 +31,36 @@ GUARDS = (
         "            self._publisher.publish([parcel])",
         f"{_ON}[dead-letter]",
         f"{_DYING}test_a_dead_letter_that_the_broker_refuses_leaves_the_message_with_its_consumer",
+    ),
+    guard(
+        "what is postponed is stored for later before it is acknowledged",
+        _STORE,
+        "self._replace(held, self._postponed(held.delivery, seconds, attempts))",
+        "parcel = self._postponed(held.delivery, seconds, attempts)\n"
+        "            self._consumer.finish(held)\n"
+        "            self._publisher.publish([parcel])",
+        f"{_ON}[postpone]",
+    ),
+    guard(
+        "what is postponed remembers its attempts",
+        _STORE,
+        "deliveries=crashes, crashes=crashes, attempts=attempts)",
+        "deliveries=crashes, crashes=crashes)",
+        f"{_WAITING}test_what_is_postponed_comes_when_it_is_due_with_its_attempts_and_is_no_crash",
+    ),
+    guard(
+        "what is postponed remembers its crashes",
+        _STORE,
+        "deliveries=crashes, crashes=crashes, attempts=attempts)",
+        "deliveries=crashes, crashes=0, attempts=attempts)",
+        f"{_KILLED}test_a_message_that_fails_first_and_kills_at_its_next_attempt_is_found",
+    ),
+    guard(
+        "what waits for a retry is in nobody's hand",
+        "listener/settling.py",
+        "if self._postpone(delivery, delay) or (",
+        "if (",
+        f"{_KILLED}test_what_waits_for_a_retry_when_its_listener_is_killed_is_never_dead",
     ),
     guard(
         "a queue for waiting that the broker may still forget takes no message",

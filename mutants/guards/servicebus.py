@@ -52,6 +52,31 @@ GUARDS = (
         f"{_OWN}test_what_is_handed_out_too_often_is_a_dead_letter_of_the_stores",
     ),
     guard(
+        "what is postponed is stored for later before it is finished",
+        _STORE,
+        "            self._send([envelope.pack_again(held.message, due, attempts)])\n"
+        '            with self._settling("finish", held):\n'
+        "                self._receiver().complete_message(held.received)\n",
+        '            with self._settling("finish", held):\n'
+        "                self._receiver().complete_message(held.received)\n"
+        "            self._send([envelope.pack_again(held.message, due, attempts)])\n",
+        f"{_OWN}test_a_message_is_finished_only_when_its_postponed_copy_is_there",
+    ),
+    guard(
+        "what is postponed is no duplicate to its queue",
+        "stores/servicebus/envelope.py",
+        "message, id=str(uuid.uuid4()), headers=",
+        "message, headers=",
+        f"{_OWN}test_what_is_postponed_comes_when_it_is_due_with_its_attempts_and_is_no_crash[600.0]",
+    ),
+    guard(
+        "what is postponed in a subscription does not go to the others",
+        _STORE,
+        "        if self._options.subscription is not None:\n            return False",
+        "        if self._options.subscription is None:\n            pass",
+        f"{_OWN}test_a_subscription_cannot_postpone_since_its_topic_has_others",
+    ),
+    guard(
         "what is released comes again",
         _STORE,
         "(receiver.complete_message if success else receiver.abandon_message)(held.received)",

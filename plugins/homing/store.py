@@ -62,6 +62,9 @@ EXPIRED = "expired"  # it was due for longer than its time_to_live
 UNREADABLE = "unreadable"  # what is stored cannot be decoded
 TOO_LARGE = "too large"  # no store it should go to takes so many bytes
 
+#: The header by which the next copy of a message knows how often it was tried.
+ATTEMPTS = "homing-attempts"
+
 AnyStore = TypeVar("AnyStore", bound="Store")
 
 
@@ -136,6 +139,14 @@ class Store(ABC):
 
         A store that is not told by its own means what was in hand and what was not does nothing.
         """
+
+    def postpone(self, message: Message, seconds: float, *, attempts: int) -> bool:
+        """Puts a retrieved message back until so many seconds from now, as one that was tried `attempts` times: its
+        header ATTEMPTS says so then. That is no crash, and meanwhile it is in no hand. Raises as `acknowledge` does.
+
+        False, and nothing was done, where the store has no way to do that or needs none: see `rest`.
+        """
+        return False
 
     # -- many at a time ----------------------------------------------------------------------------------------
 

@@ -28,12 +28,14 @@ from homing.stores.rabbitmq.publisher import Publisher
 
 url, way = sys.argv[1:]
 store = open_store(url)
-message = store.retrieve() if way in ("release", "dead-letter") else None
+message = store.retrieve() if way in ("release", "dead-letter", "postpone") else None
 Publisher.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if way == "release":
     store.acknowledge(message, success=False)
 elif way == "dead-letter":
     store.dead_letter(message, reason="bad")
+elif way == "postpone":
+    store.postpone(message, 60, attempts=1)
 else:
     store.retrieve()
 """
@@ -49,7 +51,7 @@ def _left(channel: Any, queue: str) -> bytes:
     return eventually(lambda: channel.basic_get(queue, auto_ack=True)[2], timeout=8)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("way", ["release", "dead-letter"])
+@pytest.mark.parametrize("way", ["release", "dead-letter", "postpone"])
 def test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when_the_copy_is_there(
     store: RabbitStore, channel: Any, name: str, url: str, way: str
 ) -> None:

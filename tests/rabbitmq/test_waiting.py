@@ -13,8 +13,8 @@ import pika
 import pytest
 
 from homing import Message, open_store
-from homing.errors import StoreError
-from homing.store import EXPIRED
+from homing.errors import NotInFlightError, StoreError
+from homing.store import ATTEMPTS, EXPIRED
 from homing.stores.rabbitmq import topology
 from homing.stores.rabbitmq.store import RabbitStore
 from homing.stores.rabbitmq.topology import LEVELS, LONGEST, UNIT, delay_route
@@ -165,6 +165,33 @@ def test_what_is_due_for_longer_than_its_time_to_live_is_dead(store: RabbitStore
     with open_store(f"{url}.dead") as dead:
         message = take(dead)
         assert (message.id, message.content, message.dead_letter_reason) == ("m1", "old", EXPIRED)
+
+
+def test_what_is_postponed_comes_when_it_is_due_with_its_attempts_and_is_no_crash(store: RabbitStore) -> None:
+    store.store({"n": 1}, id="m1", headers={"trace": "x"})
+    for attempts in (1, 2, 3):
+        message = take(store)
+        asked = time.monotonic()
+        assert store.postpone(message, 0.3, attempts=attempts)
+        with pytest.raises(NotInFlightError):
+            store.acknowledge(message)
+    again = take(store)
+
+    assert time.monotonic() - asked >= 0.3
+    assert (again.id, again.content, again.delivery_count) == ("m1", {"n": 1}, 1)
+    assert again.headers == {"trace": "x", ATTEMPTS: 3}
+    store.acknowledge(again, success=False)
+    assert take(store).headers == {"trace": "x"}  # released is not postponed: its attempts begin anew
+
+
+def test_a_strangers_message_is_postponed_as_it_is(store: RabbitStore, channel: Any, name: str) -> None:
+    assert store.retrieve() is None  # makes the queue
+    properties = pika.BasicProperties(content_type="application/json", headers={"k": 1}, message_id="m1")
+    channel.basic_publish("", name, b'{"n": 1.50}', properties)
+    store.postpone(take(store), 0.1, attempts=7)
+    message = take(store)
+
+    assert (message.id, message.content, message.headers) == ("m1", {"n": 1.5}, {"k": 1, ATTEMPTS: 7})
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 0.11, 1, 60, 3600, 86_400, 30 * 86_400, LONGEST])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,17 +14,19 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from homing import Message, bus, open_store
+from homing import ListenerConfig, Message, StoreListener, bus, open_store
 from homing.bus import MessageReceiver, MessageSender
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
     NoSuchEntityError,
+    NotInFlightError,
     StoreUnavailableError,
     TooLargeError,
     UnsupportedError,
 )
-from homing.store import CRASHED
+from homing.message import SCHEDULED
+from homing.store import ATTEMPTS, CRASHED
 from homing.stores.servicebus.store import ServiceBusStore
 from tests.servicebus.broker import Settings, Subscription
 from tests.servicebus.keys import KEY
@@ -261,6 +265,147 @@ def test_a_subscription_is_a_store_whose_topic_is_stored_to(servicebus: ServiceB
         assert message.content == {"n": 1}
         store.acknowledge(message)
         assert store.name == f"{topic}/s"
+
+
+@pytest.mark.parametrize("window", [None, 600.0])
+def test_what_is_postponed_comes_when_it_is_due_with_its_attempts_and_is_no_crash(
+    servicebus: ServiceBusServer, window: float | None
+) -> None:
+    """Also from a queue that detects duplicates, which would take the copy for one."""
+    name = f"q{uuid.uuid4().hex[:12]}"
+    settings = Settings(max_delivery_count=3, duplicate_window=window)
+    servicebus.call(lambda: servicebus.broker.make_queue(name, settings))
+    with open_one(servicebus, name) as store:
+        store.store({"n": 1}, id="m1", headers={"trace": "x"})
+        for attempts in (1, 2, 3, 4):
+            message = take(store)
+            asked = time.monotonic()
+            assert store.postpone(message, 0.3, attempts=attempts)
+            with pytest.raises(NotInFlightError):
+                store.acknowledge(message)
+        again = take(store)
+
+        assert time.monotonic() - asked >= 0.3
+        assert (again.id, again.content, again.delivery_count) == ("m1", {"n": 1}, 1)
+        assert again.headers == {"trace": "x", ATTEMPTS: 4}
+        store.acknowledge(again)
+        assert (store.retrieve(), store.peek(), store.peek(dead=True)) == (None, [], [])
+
+
+def test_what_came_back_before_it_was_postponed_is_counted_on(servicebus: ServiceBusServer, name: str) -> None:
+    with open_one(servicebus, name, max_deliveries=3) as store:
+        store.store("a", id="m1")
+        for count in (1, 2):
+            message = take(store)
+            assert message.delivery_count == count
+            store.acknowledge(message, success=False)
+        store.postpone(take(store), 0.1, attempts=1)
+        copy = take(store)
+        assert (copy.id, copy.delivery_count) == ("m1", 3)
+        store.acknowledge(copy, success=False)
+
+        assert store.retrieve() is None
+        (dead,) = store.peek(dead=True)
+        assert (dead.id, dead.dead_letter_reason) == ("m1", CRASHED)
+
+
+def test_a_message_is_finished_only_when_its_postponed_copy_is_there(
+    store: ServiceBusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.store("a", id="m1")
+    message = take(store)
+
+    def away(*_: Any, **__: Any) -> None:
+        raise StoreUnavailableError("the service is away")
+
+    monkeypatch.setattr(store, "_send", away)
+    with pytest.raises(StoreUnavailableError):
+        store.postpone(message, 0.1, attempts=1)
+
+    store.acknowledge(message, success=False)
+    assert take(store).id == "m1"
+
+
+def test_a_postponed_message_is_received_by_the_bus_under_its_own_id(
+    servicebus: ServiceBusServer, name: str, store: ServiceBusStore
+) -> None:
+    store.store("a", id="m1", headers={"trace": "x"})
+    store.postpone(take(store), 0.1, attempts=2)
+    with MessageReceiver(servicebus.connection_string, queue=name) as receiver:
+        received = receiver.receive(server_wait_time=20)
+        assert received is not None
+        assert (received.body, received.message_id) == ("a", "m1")
+        assert received.application_properties == {"trace": "x", ATTEMPTS: 2}
+
+
+def test_a_subscription_cannot_postpone_since_its_topic_has_others(servicebus: ServiceBusServer) -> None:
+    topic = f"t{uuid.uuid4().hex[:12]}"
+
+    def make() -> None:
+        made = servicebus.broker.make_topic(topic, Settings())
+        for name in ("s", "other"):
+            queue = servicebus.broker.make_queue(f"{topic}/Subscriptions/{name}", Settings())
+            made.subscriptions[name] = Subscription(queue, {"all": Rule("all")})
+
+    servicebus.call(make)
+    with (
+        open_one(servicebus, topic, subscription="s") as store,
+        open_one(servicebus, topic, subscription="other") as other,
+    ):
+        store.store("a")
+        message = take(store)
+        assert not store.postpone(message, 0.1, attempts=1)
+        store.acknowledge(message)
+        assert len(other.peek()) == 1
+
+
+LISTENER = """
+import sys, time
+from homing import ListenerConfig, StoreListener, open_store
+
+def on_message(content):
+    seen.append(content)
+    print(len(seen), flush=True)
+    raise ConnectionError("the destination is away")
+
+seen = []
+with open_store(sys.argv[1]) as store:
+    listener = StoreListener(store, ListenerConfig(polling_interval=0.05, max_retries=1000, retry_interval=8))
+    listener.attach(on_message)
+    listener.start()
+    time.sleep(600)
+"""
+
+
+def test_what_waits_for_a_retry_when_its_listener_is_killed_is_never_dead(
+    servicebus: ServiceBusServer, name: str, store: ServiceBusStore
+) -> None:
+    store.store_many(["a", "b"])
+    for _ in range(4):  # the queue's own limit is three
+        command = [sys.executable, "-c", LISTENER, f"{servicebus.url}?store={name}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            while process.stdout.readline() != "2\n":
+                assert process.poll() is None
+            until = time.monotonic() + 6  # where they wait elsewhere than at the service, this is long enough
+            while sum(m.state == SCHEDULED for m in store.peek()) < 2 and time.monotonic() < until:
+                time.sleep(0.05)
+            process.kill()
+
+    delivered: dict[str, Any] = {}
+
+    def deliver(message: Message) -> None:
+        delivered[message.content] = message.headers[ATTEMPTS]
+
+    with StoreListener(store, ListenerConfig(polling_interval=0.05)) as listener:
+        listener.attach(deliver)
+        listener.start()
+        until = time.monotonic() + 60
+        while len(delivered) + len(store.peek(dead=True)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert store.peek(dead=True) == []
+    assert sorted(delivered) == ["a", "b"]
+    assert min(delivered.values()) >= 4
 
 
 def test_many_that_do_not_fit_are_refused_whole(store: ServiceBusStore) -> None:

@@ -19,6 +19,7 @@ STOPPED = "stopped"
 
 #: With so many messages held, nearly all of them waiting for their next attempt, others wait in the store if it can.
 MAX_HELD = 1000
+_LATE = 0.2  # seconds by which a store may be late with what it kept for a while
 _FORGET_FROM = 10_000
 _FORGET_AFTER = 3600.0  # seconds for which a message that went back to the store may have gone elsewhere
 
@@ -56,6 +57,7 @@ class Board:
         self._forget_from = _FORGET_FROM
         self._is_wary = False
         self._next_poll = 0.0
+        self._expected: list[float] = []
         self._is_polling = False
         self._settling = 0
         self._gives_back = False
@@ -89,12 +91,13 @@ class Board:
         now, and what to give back because it came too late."""
         with self._changed:
             self._is_polling = False
+            now = time.monotonic()
+            while self._expected and self._expected[0] <= now:
+                heapq.heappop(self._expected)
             # A store that has something now and hands out nothing, or rubbish, must not make the listener run hot.
             pause = min(due_in or self._polling_interval, self._polling_interval)
-            next_poll, self._next_poll = self._next_poll, time.monotonic() + pause
             fresh, news = self._sort(messages, renew_at)
-            if news:
-                self._next_poll = next_poll
+            self._next_poll = now if news else now + pause
             self._changed.notify_all()
             return self._part(fresh) if self._phase == RUNNING else ([], fresh)
 
@@ -140,7 +143,11 @@ class Board:
         return suspects[:1], suspects[1:]
 
     def _may_poll(self, now: float) -> bool:
-        return self._phase == RUNNING and not self._is_polling and now >= self._next_poll
+        return self._phase == RUNNING and not self._is_polling and now >= self._poll_at
+
+    @property
+    def _poll_at(self) -> float:
+        return min([self._next_poll, *self._expected[:1]])
 
     def _pop_due(self, now: float) -> list[Delivery]:
         due: list[Delivery] = []
@@ -160,7 +167,7 @@ class Board:
     def _idle_seconds(self, now: float) -> float | None:
         moments = [self._waiting[0][0]] if self._waiting else []
         if self._phase == RUNNING and not self._is_polling:
-            moments.append(self._next_poll)
+            moments.append(self._poll_at)
         return max(0.0, min(moments) - now) if moments else None
 
     # -- what became of it -------------------------------------------------------------------------------------
@@ -194,6 +201,12 @@ class Board:
                 self._memos = {key: memo for key, memo in self._memos.items() if memo.due > now - _FORGET_AFTER}
                 self._forget_from = max(_FORGET_FROM, 2 * len(self._memos))
             self._memos[message_id] = Memo(now + seconds, attempts, alone)
+
+    def expect(self, seconds: float) -> None:
+        """The store has something by then: it is asked soon after, however long the polling interval is."""
+        with self._changed:
+            heapq.heappush(self._expected, time.monotonic() + seconds + _LATE)
+            self._changed.notify_all()
 
     def _keep(self, delivery: Delivery, delay: float) -> None:
         if not delivery.lost:

@@ -9,9 +9,7 @@ from typing import Any
 
 from homing.calling.content import clone
 from homing.message import Message
-
-#: The header by which the next copy of a message knows how often it was tried.
-ATTEMPTS = "homing-attempts"
+from homing.store import ATTEMPTS
 
 
 @dataclass(eq=False)

@@ -18,10 +18,21 @@ from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableErro
 from homing.listener import metrics
 from homing.listener.board import Board
 from homing.listener.config import ListenerConfig, name_of
-from homing.listener.delivery import ATTEMPTS, Delivery
+from homing.listener.delivery import Delivery
 from homing.listener.progress import Progress
 from homing.message import DEAD, Message
-from homing.store import BROWSE, CLAIM, CRASHED, DEAD_LETTER, ENVELOPE, RESCHEDULE, SCHEDULE, SESSIONS, Store
+from homing.store import (
+    ATTEMPTS,
+    BROWSE,
+    CLAIM,
+    CRASHED,
+    DEAD_LETTER,
+    ENVELOPE,
+    RESCHEDULE,
+    SCHEDULE,
+    SESSIONS,
+    Store,
+)
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +96,14 @@ class Settler:
         self._retry(delivery, decision.delay)
 
     def _retry(self, delivery: Delivery, delay: float) -> None:
-        """Sees to it that the next attempt comes; with many that wait already, the store keeps this one till then."""
+        """Sees to it that the next attempt comes. A broker keeps this one till then; other stores that can do so when
+        many wait already."""
         if delivery.has_moved and self._supersede(delivery, delay, delivery.attempts):
             return
         self._counts.add(metrics.RETRIED)
-        if not (self._board.is_full and self._leave_to_store(delivery, delay)):
-            self.keep(delivery, delay)
+        if self._postpone(delivery, delay) or (self._board.is_full and self._leave_to_store(delivery, delay)):
+            return
+        self.keep(delivery, delay)
 
     def keep(self, delivery: Delivery, delay: float) -> None:
         """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
@@ -193,6 +206,27 @@ class Settler:
         if not (delivery.has_moved and self._supersede(delivery, wait, 0)):
             self._board.remember(delivery.id, wait)
             self.settle(delivery, False, metrics.RELEASED)
+
+    def _postpone(self, delivery: Delivery, delay: float) -> bool:
+        """Puts it back until its next attempt; False where it has to wait here, as what was done of it is known here
+        only, or the store did not take it."""
+        if delivery.has_moved:
+            return False
+        try:
+            if not self._store.postpone(delivery.message, delay, attempts=delivery.attempts):
+                return False
+        except (LeaseLostError, NotInFlightError) as error:
+            log.warning("message %s of store %s: %s", delivery.id, self._store_name, text_of(error))
+            self._board.remember(delivery.id, delay, delivery.attempts, alone=delivery.alone)
+        except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
+            log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, text_of(error))
+            return False
+        else:
+            if delivery.alone:
+                self._board.remember(delivery.id, delay, alone=True)
+        self._board.finished(delivery)
+        self._board.expect(delay)
+        return True
 
     def _leave_to_store(self, delivery: Delivery, delay: float) -> bool:
         """Releases it, to be due again when its next attempt is; False where the store cannot do that.

@@ -12,8 +12,10 @@ from homing import message as m
 from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from homing.errors import UnreadableMessageError
 from homing.stores.servicebus.bodies import (
+    CRASHES,
     ENCODING,
     HEADERS,
+    ID,
     PARTITION,
     PRIORITY,
     drop_reason,
@@ -58,7 +60,7 @@ def to_bus(
     encoding = properties.pop(ENCODING, None)
     if dead_letter_of is not None:
         drop_reason(properties)
-    life = received.time_to_live
+    life, message_id = received.time_to_live, properties.pop(ID, received.message_id)
     try:
         body = read_body(received, encoding)
         properties = _with_headers(properties, str(received.message_id)) if encoding else properties
@@ -67,7 +69,7 @@ def to_bus(
     return Message(
         body=body,
         content_type=received.content_type or "",
-        message_id=None if received.message_id is None else str(received.message_id),
+        message_id=None if message_id is None else str(message_id),
         to=received.to,
         reply_to=received.reply_to,
         reply_to_session_id=received.reply_to_session_id,
@@ -94,7 +96,8 @@ def to_bus(
 def _with_headers(properties: dict[str, Any], message_id: str) -> dict[str, Any]:
     """The properties, with the headers that a store sent as one of them; what no property can be is JSON text."""
     headers = m.decode_headers(properties.get(HEADERS), message_id)
-    others = {name: value for name, value in properties.items() if name not in (HEADERS, PARTITION, PRIORITY)}
+    ours = (HEADERS, PARTITION, PRIORITY, CRASHES)
+    others = {name: value for name, value in properties.items() if name not in ours}
     return others | {
         name: m.encode_json(value) if isinstance(value, (dict, list)) else value for name, value in headers.items()
     }

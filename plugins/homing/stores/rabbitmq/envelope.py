@@ -20,6 +20,7 @@ from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
 from homing.message import Message
+from homing.store import ATTEMPTS
 from homing.stores.incoming import new_id
 from homing.stores.rabbitmq.topology import delay_route
 
@@ -137,11 +138,11 @@ def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
     return Parcel(parcel.message_id, exchange, routing_key, parcel.properties, parcel.body)
 
 
-def repack(delivery: Delivery, queue: str, *, deliveries: int, crashes: int) -> Parcel:
-    """A delivery to be put into a queue once more, remembering how often it was tried."""
+def repack(delivery: Delivery, queue: str, *, deliveries: int, crashes: int, attempts: int = 0) -> Parcel:
+    """A delivery to be put into a queue once more, remembering how often it was handed out, came back and was tried."""
     old = delivery.headers
     headers = {key: value for key, value in old.items() if not key.startswith(_BROKERS)}
-    headers |= {DELIVERIES: deliveries, CRASHES: crashes}
+    headers |= {DELIVERIES: deliveries, CRASHES: crashes, ATTEMPTS: attempts}
     properties = pika.BasicProperties(
         headers=headers,
         delivery_mode=_PERSISTENT,
@@ -205,7 +206,7 @@ def _extra(delivery: Delivery) -> dict[str, Any]:
         extra["time_to_live"] = timedelta(seconds=extra["time_to_live"])
     return {
         **{name: value for name, value in extra.items() if name in _EXTRA},
-        "headers": m.decode_headers(headers.get(HEADERS), delivery.id),
+        "headers": {**m.decode_headers(headers.get(HEADERS), delivery.id), **_tried(delivery)},
         "scheduled_at": _datetime(headers.get(DUE_AT)),
         "dead_letter_reason": headers.get(REASON) or _broker_reason(headers),
         "dead_letter_description": headers.get(DESCRIPTION),
@@ -228,11 +229,12 @@ def due_at(delivery: Delivery) -> float:
 def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
     """The message of a stranger, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
     properties, headers = delivery.properties, delivery.headers
+    theirs = {key: _plain(value) for key, value in headers.items() if not key.startswith((_OURS, *_BROKERS))}
     return Message(
         id=delivery.id,
         content=_strange_content(delivery),
         content_type=properties.content_type,
-        headers={key: _plain(value) for key, value in headers.items() if not key.startswith((_OURS, *_BROKERS))},
+        headers={**theirs, **_tried(delivery)},
         correlation_id=properties.correlation_id,
         reply_to=properties.reply_to,
         subject=properties.type if delivery.mark is None else None,
@@ -244,6 +246,12 @@ def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
         dead_letter_source=headers.get(SOURCE),
         state=m.LEASED,
     )
+
+
+def _tried(delivery: Delivery) -> dict[str, int]:
+    """How often it was tried before it was postponed, as a header."""
+    attempts = delivery.number(ATTEMPTS)
+    return {ATTEMPTS: attempts} if attempts else {}
 
 
 def _strange_content(delivery: Delivery) -> Any:

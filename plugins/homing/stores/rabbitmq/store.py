@@ -159,6 +159,12 @@ class RabbitStore(Store):
             held = self._find(message)
             self._replace(held, self._dead(held.delivery, reason, description))
 
+    def postpone(self, message: Message, seconds: float, *, attempts: int) -> bool:
+        with self._consumer.link.lock:
+            held = self._find(message)
+            self._replace(held, self._postponed(held.delivery, seconds, attempts))
+        return True
+
     def lengths(self) -> dict[str, int]:
         """How many messages are ready, waiting and dead at the broker, and how many this object holds.
 
@@ -208,7 +214,7 @@ class RabbitStore(Store):
         now, options = time.time(), self._options
         due = envelope.due_at(delivery)
         if due > now + _EARLY:
-            again = envelope.repack(delivery, self.name, deliveries=message.delivery_count - 1, crashes=0)
+            again = self._once_more(delivery, crashes=0)
             return envelope.delayed(again, self.name, due, now)
         expiry = envelope.expires_at(message)
         if expiry is not None and expiry <= now:
@@ -219,8 +225,13 @@ class RabbitStore(Store):
             return self._dead(delivery, contract.CRASHED, text)
         if options.queue_type == CLASSIC and delivery.redelivered:
             # A classic queue does not count: the message does, and goes round once more.
-            return envelope.repack(delivery, self.name, deliveries=message.delivery_count - 1, crashes=crashes)
+            return self._once_more(delivery, crashes=crashes)
         return None
+
+    def _once_more(self, delivery: Delivery, *, crashes: int) -> Parcel:
+        """As if it had not been handed out this time."""
+        attempts, deliveries = delivery.number(contract.ATTEMPTS), delivery.deliveries - 1
+        return envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes, attempts=attempts)
 
     def _released(self, delivery: Delivery) -> Parcel:
         deliveries = delivery.deliveries
@@ -230,6 +241,13 @@ class RabbitStore(Store):
             return parcel
         now = time.time()
         return envelope.delayed(parcel, self.name, now + self._doubled(self._options.backoff, deliveries), now)
+
+    def _postponed(self, delivery: Delivery, seconds: float, attempts: int) -> Parcel:
+        crashes = delivery.number(envelope.CRASHES) + delivery.returns
+        # As many deliveries as crashes: more would say of it that it came back although nobody gave it back.
+        parcel = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
+        now = time.time()
+        return envelope.delayed(parcel, self.name, now + seconds, now)
 
     def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
         deliveries = delivery.deliveries

@@ -7,7 +7,10 @@ was sent by `homing.bus`.
 
 from __future__ import annotations
 
-from datetime import timedelta
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
@@ -15,10 +18,12 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceB
 from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.message import Message
-from homing.store import CRASHED, EXPIRED
+from homing.store import ATTEMPTS, CRASHED, EXPIRED
 from homing.stores.servicebus.bodies import (
+    CRASHES,
     ENCODING,
     HEADERS,
+    ID,
     PARTITION,
     PRIORITY,
     as_headers,
@@ -40,10 +45,10 @@ _STATES = {
 _REASONS = {"TTLExpiredException": EXPIRED, "MaxDeliveryCountExceeded": CRASHED}
 
 
-def pack(message: Message) -> ServiceBusMessage:
-    """Raises UnstorableContentError for what cannot be stored."""
+def pack(message: Message, beside: Mapping[str, Any] | None = None) -> ServiceBusMessage:
+    """The message, with these properties beside its own; raises UnstorableContentError for what cannot be stored."""
     body, encoding = write_body(message.content)
-    properties: dict[Any, Any] = {ENCODING: encoding}
+    properties: dict[Any, Any] = {ENCODING: encoding, **(beside or {})}
     if message.headers:
         properties[HEADERS] = m.encode_headers(message.headers)
     if message.priority:
@@ -69,6 +74,13 @@ def pack(message: Message) -> ServiceBusMessage:
     return packed
 
 
+def pack_again(message: Message, due: datetime, attempts: int) -> ServiceBusMessage:
+    """The next copy of a received message, for then. At the service it has an id of its own: a queue that detects
+    duplicates would drop it otherwise."""
+    copy = replace(message, id=str(uuid.uuid4()), headers={**message.headers, ATTEMPTS: attempts}, scheduled_at=due)
+    return pack(copy, {ID: message.id, CRASHES: message.delivery_count - 1})
+
+
 def unpack(
     received: ServiceBusReceivedMessage,
     name: str,
@@ -85,14 +97,15 @@ def unpack(
     if source is not None:
         drop_reason(properties)
     encoding = None if raw else properties.pop(ENCODING, None)
-    message_id = message_id_of(received, name)
+    message_id = str(properties.pop(ID, None) or message_id_of(received, name))
+    crashes = properties.pop(CRASHES, 0)
     content: Any = read_body(received, encoding) if encoding else _strangers(received)
     priority, partition = properties.pop(PRIORITY, 0), properties.pop(PARTITION, received.partition_key)
     ours = encoding is not None and HEADERS in properties
     headers = m.decode_headers(properties[HEADERS], message_id) if ours else as_headers(properties)
     scheduled, enqueued = received.scheduled_enqueue_time_utc, received.enqueued_time_utc
     reason = received.dead_letter_reason
-    deliveries = received.delivery_count or 0
+    deliveries = (received.delivery_count or 0) + (crashes if isinstance(crashes, int) else 0)
     state = m.DEAD if source is not None else _STATES.get(received.state, m.AVAILABLE)
     return Message(
         message_id,

@@ -11,11 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
-from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender, ServiceBusSubQueue
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSender,
+    ServiceBusSubQueue,
+)
 
 from homing import store as contract
 from homing.calling.forks import leave_to_parent, start_over_after_fork
@@ -149,11 +155,14 @@ class ServiceBusStore(Store):
         messages = [as_message(content) for content in contents]
         outgoing = [envelope.pack(message) for message in messages]
         if outgoing:
-            with self._lock, self._translated(f"store {len(outgoing)} messages in"):
-                if self._sender is None:
-                    self._sender = sdk.sender_for(self._client, self._options.name)
-                self._sender.send_messages(outgoing[0] if len(outgoing) == 1 else outgoing)
+            self._send(outgoing)
         return [message.id for message in messages]
+
+    def _send(self, outgoing: list[ServiceBusMessage]) -> None:
+        with self._lock, self._translated(f"store {len(outgoing)} messages in"):
+            if self._sender is None:
+                self._sender = sdk.sender_for(self._client, self._options.name)
+            self._sender.send_messages(outgoing[0] if len(outgoing) == 1 else outgoing)
 
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held, BatchLease):
@@ -171,6 +180,17 @@ class ServiceBusStore(Store):
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         with self._lock:
             self._bury(self._find(message), reason, description)
+
+    def postpone(self, message: Message, seconds: float, *, attempts: int) -> bool:
+        if self._options.subscription is not None:
+            return False  # what is sent to a topic goes to its other subscriptions too
+        with self._lock:
+            held = self._find(message)
+            due = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+            self._send([envelope.pack_again(held.message, due, attempts)])
+            with self._settling("finish", held):
+                self._receiver().complete_message(held.received)
+        return True
 
     def peek(self, limit: int = 100, *, after: int = 0, dead: bool = False) -> list[Message]:
         """Messages that wait, or dead ones, in order of sequence_number, from the one behind `after` on.
