@@ -186,8 +186,8 @@ GUARDS = (
     guard(
         "a message that goes round remembers its crashes",
         _ENVELOPE,
-        "headers |= {DELIVERIES: deliveries, CRASHES: crashes}",
-        "headers |= {DELIVERIES: deliveries}",
+        "headers |= {DELIVERIES: deliveries, CRASHES: crashes, ATTEMPTS: attempts}",
+        "headers |= {DELIVERIES: deliveries, ATTEMPTS: attempts}",
         f"{_RECEIVING}test_what_crashes_its_consumers_is_dead_with_that_reason[classic]",
     ),
     # -- holding -----------------------------------------------------------------------------------------------

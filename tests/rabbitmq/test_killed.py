@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -43,16 +44,19 @@ with open_store(sys.argv[1]) as store:
 
 
 def listen_until(url: str, retry_interval: float, calls: int, then: Callable[[], object] = lambda: None) -> int:
-    """A listener in a process of its own, killed when its service was called so often and `then` returns; how it
-    ended."""
+    """A listener in a process of its own, killed when its service was called so often and `then` returns, or nothing
+    came for too long; how it ended."""
     command = [sys.executable, "-c", LISTENER, url, str(retry_interval)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        patience = threading.Timer(40, process.kill)
+        patience.start()
         for line in process.stdout:
             if int(line) >= calls:
                 then()
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 break
+        patience.cancel()
         return process.wait(60)
 
 
