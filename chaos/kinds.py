@@ -11,7 +11,7 @@ from chaos.servers import Served, ServedMariaDB, ServedPostgreSQL, ServedRabbitM
 from chaos.spark_subjects import AIRFLOW, CLUSTER, LAKE, on_airflow, on_cluster, on_lake
 from chaos.subjects import Subject, Traits, urls
 from chaos.workers import BATCH_LEASE, LEASE, QUEUE, RETRIES
-from homing import bus, open_store
+from homing import bus
 
 #: A broker ends the connection of whoever was not heard of for two heartbeats.
 _HEARTBEAT = 2
@@ -99,7 +99,6 @@ def _listen_on_rabbitmq(folder: Path, traits: Traits) -> Iterator[Subject]:
         served = _serve(stack, ServedRabbitMQ)
         broker = served.new_url()
         store, dead = (f"{broker}?store={name}&{_RABBIT_OPTIONS}" for name in ("orders", "orders_dead"))
-        _declare(store, dead)
         yield Subject(folder, traits, store, dead, _LISTENERS, servers=[served])
 
 
@@ -109,7 +108,6 @@ def _take_in_from_rabbitmq(folder: Path, traits: Traits) -> Iterator[Subject]:
         disk = _work_disk(stack, folder, traits)
         broker, database = _serve(stack, ServedRabbitMQ), _serve(stack, ServedPostgreSQL)
         source = f"{broker.new_url()}?store=orders&{_RABBIT_OPTIONS}"
-        _declare(source)
         workers = {"generator": "generate", "intake": "intake", "worker": "deliver"}
         stores = urls(database.new_url())
         yield Subject(folder, traits, *stores, workers, source, servers=[broker, database], disk=disk)
@@ -150,13 +148,6 @@ def _work_disk(stack: ExitStack, folder: Path, traits: Traits) -> Path | None:
     disk = stack.enter_context(small_disk(folder / "work"))
     (folder / "work" / "runs").mkdir()
     return disk
-
-
-def _declare(*urls: str) -> None:
-    """Makes the queues, which a broker that is killed in the very next moment may forget."""
-    for url in urls:
-        with open_store(url) as store:
-            store.retrieve()
 
 
 KINDS = {

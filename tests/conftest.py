@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from homing.stores.rabbitmq import topology
 from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
 from tests.servicebus.server import ServiceBusServer
@@ -86,3 +87,15 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.db"
     return str(request.getfixturevalue(request.param).empty_database())
+
+
+@pytest.fixture(autouse=True)
+def _hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New queues of RabbitMQ are trusted at once, where no broker is killed right after."""
+    if "cautious" not in request.fixturenames:
+        monkeypatch.setattr(topology, "SETTLED_AFTER", 0.0)
+
+
+@pytest.fixture
+def cautious() -> None:
+    """New queues of RabbitMQ are trusted only when they are old enough, as everywhere but in tests."""

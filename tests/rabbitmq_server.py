@@ -15,7 +15,7 @@ from pathlib import Path
 import pika
 
 from demo.ports import free_port
-from homing.stores.rabbitmq.topology import LEVELS, dead_queue, delay_name
+from homing.stores.rabbitmq.topology import LEVELS, dead_queue, delay_name, settled_name
 from tests.servers import Server, launch, missing
 
 # Debian's /usr/sbin/rabbitmq-server insists on its own user; what it wraps runs as anybody.
@@ -149,6 +149,7 @@ def remove_store(url: str, name: str) -> None:
             channel.exchange_delete(delay_name(name, level))
         channel.queue_delete(name)
         channel.queue_delete(dead_queue(name))
+        channel.exchange_delete(settled_name(name))
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -240,4 +240,18 @@ GUARDS = (
         "            pass\n",
         f"{_RECEIVING}test_what_was_sent_ahead_to_an_idle_consumer_goes_to_another",
     ),
+    guard(
+        "a message is sent only to a queue that a broker which is killed does not forget",
+        _PUBLISHER,
+        "        settle_store(link, self._name, self._queue_type)\n",
+        "",
+        f"{_SENDING}test_what_was_confirmed_survives_a_killed_broker_however_young_its_queue_is",
+    ),
+    guard(
+        "a queue that is made anew is not trusted for the age of the one before",
+        _TOPOLOGY,
+        "        link.call(link.channel.exchange_delete, exchange=settled_name(name))\n",
+        "        pass\n",
+        f"{_SENDING}test_a_queue_that_is_made_anew_is_not_trusted_for_the_age_of_the_one_before[]",
+    ),
 )

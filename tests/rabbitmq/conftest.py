@@ -9,23 +9,10 @@ import pika
 import pytest
 
 from homing import Message, open_store
-from homing.stores.rabbitmq import topology
 from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq_server import RabbitMQ, remove_store
 
 Answer = TypeVar("Answer")
-
-
-@pytest.fixture(autouse=True)
-def _hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New queues are trusted at once, where no broker is killed right after."""
-    if "cautious" not in request.fixturenames:
-        monkeypatch.setattr(topology, "SETTLED_AFTER", 0.0)
-
-
-@pytest.fixture
-def cautious() -> None:
-    """New queues are trusted only when they are old enough, as everywhere but in tests."""
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from homing.errors import PartlyStoredError, StoreError, StoreUnavailableError
 from homing.stores.rabbitmq.envelope import Parcel
 from homing.stores.rabbitmq.link import Link
 from homing.stores.rabbitmq.options import Options
-from homing.stores.rabbitmq.topology import declare_store, delay_name, make_levels
+from homing.stores.rabbitmq.topology import declare_store, delay_name, look, make_levels, settle_store
 
 _IN_FLIGHT = 1000
 _TOGETHER = 50
@@ -131,6 +131,7 @@ class Publisher:
     def _prepare(self) -> None:
         link, channel = self.link, self.link.channel
         declare_store(link, self._name, self._queue_type)
+        settle_store(link, self._name, self._queue_type)
         channel.add_on_return_callback(self._on_return)
         self._sent = self._levels = 0
         answered: list[Any] = []
@@ -164,19 +165,8 @@ class Publisher:
 
     def _queue_length(self, queue: str) -> int | None:
         """None when there is no such queue."""
-        answer = self._look("queue_declare", queue=queue)
+        answer = look(self.link, "queue_declare", queue=queue)
         return None if answer is None else int(answer.method.message_count)
 
     def _has_exchange(self, exchange: str) -> bool:
-        return self._look("exchange_declare", exchange=exchange) is not None
-
-    def _look(self, method: str, **names: str) -> Any:
-        """None when there is no such thing; asked on a channel of its own, which that answer closes."""
-        channel, answers, gone = self.link.new_channel(), list[Any](), list[Any]()
-        channel.add_on_close_callback(lambda *_: gone.append(True))
-        getattr(channel, method)(**names, passive=True, callback=answers.append)
-        self.link.run(lambda: bool(answers or gone))
-        if not answers:
-            return None
-        channel.close()
-        return answers[0]
+        return look(self.link, "exchange_declare", exchange=exchange) is not None

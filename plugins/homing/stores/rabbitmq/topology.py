@@ -8,9 +8,9 @@ never more than a few queues, whatever times are asked for. Levels are quorum qu
 a message leaves one only when the next has it.
 
 A broker that is killed may forget a quorum queue it has just made, and what it had confirmed of it: it writes the names
-of new ones down about a second later (lost at 0.9 s and kept at 1.2 s, with RabbitMQ 3.10), and does not say when. So a
-level's queue is made first, its exchange only when the queue is old enough: where the exchange is, the level can be
-trusted, and all below it.
+of new ones down about a second later (lost at 0.9 s and kept at 1.2 s, with RabbitMQ 3.10), and does not say when. So
+an exchange is made only when the queues it stands for are old enough: where a level's exchange is, the level can be
+trusted, and all below it; where `<store>.settled` is, which does nothing else, the store's two queues can be.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ def dead_queue(name: str) -> str:
     return name if name.endswith(DEAD_SUFFIX) else f"{name}{DEAD_SUFFIX}"
 
 
+def settled_name(name: str) -> str:
+    """The name of the exchange that is there once the store's queues can be trusted."""
+    return f"{name}.settled"
+
+
 def delay_name(name: str, level: int) -> str:
     """The name of a level's queue, and of the exchange in front of it."""
     return f"{name}.delay.{level}"
@@ -57,6 +62,8 @@ def declare_store(link: Link, name: str, queue_type: str) -> None:
     """Makes the store's two queues; does nothing where they are."""
     declare = link.channel.queue_declare
     dead = dead_queue(name)
+    if not all(look(link, "queue_declare", queue=queue) for queue in (dead, name)):
+        link.call(link.channel.exchange_delete, exchange=settled_name(name))
     link.call(declare, queue=dead, durable=True, arguments={"x-queue-type": queue_type})
     if dead == name:
         return
@@ -69,6 +76,26 @@ def declare_store(link: Link, name: str, queue_type: str) -> None:
     if queue_type != CLASSIC:
         arguments |= {"x-delivery-limit": _DELIVERY_LIMIT, **_AT_LEAST_ONCE}
     link.call(declare, queue=name, durable=True, arguments=arguments)
+
+
+def settle_store(link: Link, name: str, queue_type: str) -> None:
+    """Returns when the store's two queues, which must be there, can be trusted: the first call ever waits."""
+    if queue_type == CLASSIC or look(link, "exchange_declare", exchange=settled_name(name)):
+        return
+    _settle(link, name)
+    link.call(link.channel.exchange_declare, exchange=settled_name(name), exchange_type="fanout", durable=True)
+
+
+def look(link: Link, method: str, **names: str) -> Any:
+    """The broker's answer; None when there is no such thing. Asked on a channel of its own, which that closes."""
+    channel, answers, gone = link.new_channel(), list[Any](), list[Any]()
+    channel.add_on_close_callback(lambda *_: gone.append(True))
+    getattr(channel, method)(**names, passive=True, callback=answers.append)
+    link.run(lambda: bool(answers or gone))
+    if not answers:
+        return None
+    channel.close()
+    return answers[0]
 
 
 def make_levels(link: Link, name: str, highest: int) -> None:
