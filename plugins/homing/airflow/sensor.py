@@ -91,7 +91,8 @@ class StoreSensor(BaseSensorOperator):
         store = self.pipeline.store if self.pipeline else self.store
         # Where other runs have places of their own, there is nobody to give way to.
         give_way_to = dag.dag_id if dag.max_active_runs == 1 else None
-        return StoreTrigger(store or "", self.polling_interval, give_way_to, source)
+        pipeline = self.pipeline is not None
+        return StoreTrigger(store or "", self.polling_interval, give_way_to, source, pipeline=pipeline)
 
     def poke(self, context: Any) -> PokeReturnValue:
         """One look, and the claim if something is due. For the modes that do not defer."""

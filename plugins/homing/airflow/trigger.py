@@ -18,6 +18,7 @@ from homing.airflow.hook import find_url
 from homing.errors import StoreUnavailableError
 from homing.store import WAKE_UP, Store
 from homing.stores import open_store
+from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
@@ -31,20 +32,27 @@ class StoreTrigger(BaseTrigger):
     the only place, and one that somebody cleared to replay it must not wait for the next message.
 
     `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids; `polling_interval` is in
-    seconds.
+    seconds. In the store of a `pipeline` nothing is due that waits for the replay of another message of its session.
     """
 
     def __init__(
-        self, store: str, polling_interval: float, give_way_to: str | None = None, source: str | None = None
+        self,
+        store: str,
+        polling_interval: float,
+        give_way_to: str | None = None,
+        source: str | None = None,
+        *,
+        pipeline: bool = False,
     ) -> None:
         super().__init__()
         self.store = store
         self.polling_interval = polling_interval
         self.give_way_to = give_way_to
         self.source = source
+        self.pipeline = pipeline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("store", "polling_interval", "give_way_to", "source")
+        names = ("store", "polling_interval", "give_way_to", "source", "pipeline")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
@@ -57,6 +65,8 @@ class StoreTrigger(BaseTrigger):
                 for reference in (self.store, self.source)
                 if reference
             ]
+            if self.pipeline and isinstance(stores[0], SqlStore):
+                opened.enter_context(stores[0].failures())
             began = looked = time.monotonic()
             while not _is_time([await is_due(store) for store in stores], began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:

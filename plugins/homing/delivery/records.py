@@ -88,17 +88,17 @@ def dead_letter_id(store: str, name: str) -> str:
 
 
 def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, *, copies: bool) -> Message:
-    """The failure-store entry for a message that failed. Its id is the name of the message, so it is stored once."""
+    """The failure-store entry for a message that failed. Its id is the name of the message, so it is stored once. Its
+    session is that of the message, which waits for it."""
     record = _record(row, entries, chain, batch_id, copies)
-    headers = {"homing-batch": record["batch_id"]}
-    return Message(ref_of(record).name, record, content_type=FAILURE_TYPE, headers=headers)
+    return replace(_copy(record), session_id=rows.text_of(row["session_id"]))
 
 
 def dead_letter(
     row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, store: str, *, copies: bool
 ) -> Message:
     """The dead-letter entry for a message of this store, with its reason in words."""
-    entry = failure(row, entries, chain, batch_id, copies=copies)
+    entry = _copy(_record(row, entries, chain, batch_id, copies))
     errors = entry.content["errors"].values()
     return replace(
         entry,
@@ -113,6 +113,11 @@ def given_up(row: Row, run_id: str, *, copies: bool) -> Entry:
     """The ledger entry for a message that its store kept aside."""
     blank = about(row, copies=copies)
     return blank._replace(batch_id=blank.batch_id or run_id, error=_store_error(row))
+
+
+def _copy(record: dict[str, Any]) -> Message:
+    headers = {"homing-batch": record["batch_id"]}
+    return Message(ref_of(record).name, record, content_type=FAILURE_TYPE, headers=headers)
 
 
 def _content(row: Row) -> Any:

@@ -34,7 +34,7 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str, *, read_only: boo
     """
     with (
         _open_sql(store_url, "store", read_only) as store,
-        store.sibling(f"{store.name}_failures") as failures,
+        store.failures() as failures,
         _open_sql(dead_letter_url, "dead-letter store", read_only) as dead_letters,
     ):
         if dead_letters.place in (store.place, failures.place):

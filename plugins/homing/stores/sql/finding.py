@@ -86,10 +86,16 @@ class Finder:
         self._low = 0
         self._swept = 0.0
         self._statements = Statements()
+        self._failures: Table | None = None
         #: Whether most messages found last were fresh: then of the next ones no more is asked for at first.
         self._fresh = True
         #: Whether messages of sessions were found: settling one of them lets the next go.
         self.has_sessions = False
+
+    def wait_for(self, failures: Table) -> None:
+        """From now on, a session waits while a failure of one of its messages is unfinished in this table."""
+        self._failures = failures
+        self._statements = Statements()
 
     def find(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
         """What is wanted and due, in the order in which it is handed out, locked for this transaction."""
@@ -150,11 +156,21 @@ class Finder:
         yield from (row[0] for row in connection.execute(self._less_urgent).all())
 
     def may_go(self) -> sa.ColumnElement[bool]:
-        """Whether no unfinished message of the same session is before this one."""
+        """Whether no unfinished message of the same session is before this one, or has failed and is not done with."""
         c, e = self._table.c, self._table.alias("earlier")
         before = sa.tuple_(e.c.time_scheduled, e.c.sequence) < sa.tuple_(c.time_scheduled, c.sequence)
         same = sa.and_(e.c.session_id == c.session_id, e.c.time_next.is_not(None), before)
-        return sa.or_(c.session_id.is_(None), ~sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same)))
+        first = ~sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same))
+        return sa.or_(c.session_id.is_(None), sa.and_(first, self._none_failed()))
+
+    def _none_failed(self) -> sa.ColumnElement[bool]:
+        if self._failures is None:
+            return sa.true()
+        f = self._failures.c
+        same = (f.session_id == self._table.c.session_id) & f.time_next.is_not(None)
+        # One failure at a time: for an EXISTS, PostgreSQL and MariaDB may rather look through all there are.
+        one = sa.select(f.sequence).where(same).limit(sa.literal_column("1")).correlate(self._table)
+        return one.scalar_subquery().is_(None)
 
     def _usual(self, connection: Connection, wanted: Wanted, now: int) -> list[Any]:
         """The first due messages of the usual priority, unless more urgent ones wait.
@@ -244,9 +260,10 @@ class Finder:
         return statement if shape.weighed else self._database.dialect.lock_free_rows(statement)
 
     def _in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
-        """The first messages of a session, up to one that is not due; none while somebody holds one of them."""
+        """The first messages of a session, up to one that is not due; none while somebody holds one of them, or one has
+        failed and is not done with."""
         c, self.has_sessions = self._table.c, True
-        mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None)
+        mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None) & self._none_failed()
         needed = sa.select(*(c[name] for name in NEEDED), weight(self._table))
         statement = (needed if wanted.weighed else self._select(wanted.contents)).where(mine)
         statement = statement.order_by(c.time_scheduled, c.sequence).limit(wanted.limit)

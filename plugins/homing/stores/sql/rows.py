@@ -275,6 +275,15 @@ def _span(value: timedelta) -> int:
     return nanoseconds
 
 
+def text_of(written: Any) -> str | None:
+    """What a column says, if every store could keep it: people write into tables, and SQLite takes anything."""
+    try:
+        refuse_bad_text("text", written)
+    except UnstorableContentError:
+        return None
+    return str(written)
+
+
 def refuse_bad_text(name: str, text: str) -> None:
     """Raises UnstorableContentError for what no column of a text can keep."""
     if type(text) is not str:

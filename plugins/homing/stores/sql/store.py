@@ -91,7 +91,7 @@ class SqlStore(Store):
         self._url = url
         self._options = replace(options, name=name, properties=options.properties.changed(properties))
         self._clock = clock
-        self._table = messages_table(name, options.columns, partitioned=options.partitions > 0)
+        self._table = self._table_of(name)
         self._database = Database(
             url,
             name,
@@ -106,7 +106,7 @@ class SqlStore(Store):
         self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._table.name)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
-        finder = Finder(self._database, self._table, archive)
+        self._finder = finder = Finder(self._database, self._table, archive)
         self._claims = Claims(self._database, self._table, name, registry, finder)
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
         self._views = Views(self._database, self._table, finder, archive)
@@ -367,6 +367,18 @@ class SqlStore(Store):
         """Another store in the same database."""
         return SqlStore(self._url, name, options=self._options, clock=self._clock)
 
+    def failures(self) -> SqlStore:
+        """The store beside this one where a pipeline's failed messages wait for their replay.
+
+        From now on a session waits here, in claims and in `has_due`, while one of its messages waits there.
+        """
+        name = f"{self.name}_failures"
+        if not self._options.read_only:  # then nothing is claimed, and a table that is missing is not made
+            table = self._table_of(name)
+            self._database.require(table)
+            self._finder.wait_for(table)
+        return self.sibling(name)
+
     # -- batches, without their contents -----------------------------------------------------------------------
 
     def lease_batch(
@@ -448,6 +460,9 @@ class SqlStore(Store):
         self._batches.finish_dead(ids)
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _table_of(self, name: str) -> sa.Table:
+        return messages_table(name, self._options.columns, partitioned=self._options.partitions > 0)
 
     def _claim(self, wanted: Wanted) -> Claimed:
         properties = self._live.current()
