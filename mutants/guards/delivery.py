@@ -14,6 +14,7 @@ _BATCHES, _MOVES, _AGAIN, _CRASHES = (
     f"tests/unit/delivery/test_{name}.py::" for name in ("batch", "dead_moves", "ids_again", "crashes")
 )
 _BY_HAND, _AUDIT = "tests/unit/delivery/test_by_hand.py::", "tests/unit/delivery/test_books.py::"
+_SESSIONS = "tests/unit/delivery/test_sessions.py::"
 _TAKEN_IN = "tests/intake/test_intake.py::"
 
 GUARDS = (
@@ -24,6 +25,27 @@ GUARDS = (
         "            there = self._copy(small, to)\n            self._finish(held, there)\n",
         "            self._finish(held, small.keys())\n            there = self._copy(small, to)\n",
         f"{_BATCHES}test_a_settlement_that_dies_half_way_is_completed_by_the_next[sqlite-before the copy]",
+    ),
+    guard(
+        "the record of a failure has the session of its message, which waits for it",
+        _RECORDS,
+        'session_id=rows.text_of(row["session_id"])',
+        "session_id=None",
+        f"{_SESSIONS}test_who_is_killed_between_copy_and_acknowledgement_lets_nothing_overtake[sqlite]",
+    ),
+    guard(
+        "a session that no record can have holds up no settlement",
+        _RECORDS,
+        'session_id=rows.text_of(row["session_id"])',
+        'session_id=row["session_id"]',
+        f"{_SESSIONS}test_a_session_that_only_sqlite_takes_holds_up_no_batch[long]",
+    ),
+    guard(
+        "a dead letter is of no session",
+        _RECORDS,
+        "entry = _copy(_record(row, entries, chain, batch_id, copies))",
+        "entry = failure(row, entries, chain, batch_id, copies=copies)",
+        f"{_SESSIONS}test_a_dead_letter_that_somebody_replays_holds_up_no_session[sqlite]",
     ),
     guard(
         "a copy that its store did not keep is noticed",

@@ -13,6 +13,7 @@ _OWN, _WINDOW = "tests/unit/stores/test_sql_store.py::", "tests/unit/stores/test
 _ABILITIES, _CRASHES = "tests/conformance/test_abilities.py::", "tests/conformance/test_crashes.py::"
 _VERBS = "tests/conformance/test_verbs.py::"
 _DATABASES, _ACKNOWLEDGED = "tests/unit/stores/test_sql_databases.py::", "tests/unit/stores/test_sql_acknowledged.py::"
+_SESSIONS = "tests/unit/delivery/test_sessions.py::"
 _LEDGERS, _BATCH = "tests/unit/delivery/test_ledger.py::", "tests/unit/delivery/test_batch.py::"
 
 GUARDS = (
@@ -53,6 +54,28 @@ GUARDS = (
         f"{_OWN}test_what_was_released_is_no_part_of_its_batch_any_more",
     ),
     # -- claiming ----------------------------------------------------------------------------------------------
+    guard(
+        "a session waits while one of its messages has failed and is not done with",
+        _FINDING,
+        "return sa.or_(c.session_id.is_(None), sa.and_(first, self._none_failed()))",
+        "return sa.or_(c.session_id.is_(None), first)",
+        f"{_SESSIONS}test_a_session_waits_for_the_replay_of_its_failed_message_and_nothing_else_does[sqlite]",
+        f"{_SESSIONS}test_there_is_no_moment_between_copy_and_acknowledgement_at_which_the_session_goes_on[sqlite]",
+    ),
+    guard(
+        "a session that is claimed by its id waits likewise",
+        _FINDING,
+        "& c.time_next.is_not(None) & self._none_failed()",
+        "& c.time_next.is_not(None)",
+        f"{_SESSIONS}test_a_session_waits_for_the_replay_of_its_failed_message_and_nothing_else_does[sqlite]",
+    ),
+    guard(
+        "a failure that is done with holds up no session",
+        _FINDING,
+        "same = (f.session_id == self._table.c.session_id) & f.time_next.is_not(None)",
+        "same = f.session_id == self._table.c.session_id",
+        f"{_SESSIONS}test_a_failure_that_its_store_gave_up_holds_up_no_session[sqlite]",
+    ),
     guard(
         "what somebody holds is not handed out",
         _FINDING,
@@ -119,8 +142,8 @@ GUARDS = (
     guard(
         "only the first of a session goes",
         _FINDING,
-        "return sa.or_(c.session_id.is_(None), ~sa.exists(",
-        "return sa.or_(c.sequence > 0, ~sa.exists(",
+        'first = ~sa.exists(sa.select(sa.literal_column("1")).select_from(e).where(same))',
+        "first = sa.true() if same is not None else same",
         f"{_ABILITIES}test_a_session_is_delivered_one_at_a_time_in_order[sqlite]",
     ),
     guard(

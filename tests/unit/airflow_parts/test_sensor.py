@@ -42,7 +42,8 @@ def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, store
         StoreSensor(task_id="listen", pipeline=spec).execute(context())
 
     _, arguments = deferred.value.trigger.serialize()
-    assert arguments == {"store": spec.store, "polling_interval": 1.0, "give_way_to": "orders", "source": None}
+    named = {"store": spec.store, "give_way_to": "orders", "source": None}
+    assert arguments == {**named, "polling_interval": 1.0, "pipeline": True}
 
 
 def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, stores: PipelineStores) -> None:
@@ -210,6 +211,22 @@ def test_the_trigger_fires_when_something_is_due_and_claims_nothing(
     assert stores.store.count()["available"] == 1
 
 
+def test_the_trigger_of_a_pipeline_does_not_fire_for_what_waits_for_a_replay_of_its_session(
+    urls: tuple[str, str], stores: PipelineStores
+) -> None:
+    stores.failures.store(Message("failed", {}, session_id="a"))
+    stores.store.store(Message("next", {}, session_id="a"))
+
+    async def scene() -> Any:
+        waiting = asyncio.create_task(first_event(StoreTrigger(urls[0], 0.05, pipeline=True)))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        stores.failures.acknowledge(stores.failures.claim(1)[0])
+        return await waiting
+
+    assert asyncio.run(scene()) == {"give_way": False}
+
+
 def test_an_event_is_repeated_while_something_is_due_and_so_never_lost(
     urls: tuple[str, str], stores: PipelineStores
 ) -> None:
@@ -261,7 +278,7 @@ def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
 
 
 @pytest.mark.parametrize(
-    "trigger", [StoreTrigger("orders", 2.0, "dag", "queue"), StoreEventTrigger("orders", 2.0, 30.0)]
+    "trigger", [StoreTrigger("orders", 2.0, "dag", "queue", pipeline=True), StoreEventTrigger("orders", 2.0, 30.0)]
 )
 def test_a_trigger_comes_back_from_its_serialized_form(trigger: Any) -> None:
     path, arguments = trigger.serialize()

@@ -68,6 +68,7 @@ def test_a_session_waits_for_the_replay_of_its_failed_message_and_nothing_else_d
     assert claim(pipeline, "run 2") == ["b2", "x2"]
     assert claim(pipeline, "run 3") == []
     assert not pipeline.stores.store.has_due()
+    assert pipeline.stores.store.claim(9, session_id="a") == []
 
     again = replay(pipeline, "replay", "run 1")
     assert claim(pipeline, "run 4") == [], "a replay that runs has not delivered yet"
@@ -126,6 +127,17 @@ def test_a_replay_that_could_not_run_leaves_the_session_waiting(pipeline: Pipeli
 
     assert waiting(pipeline.stores) == {"a1"}
     assert claim(pipeline, "too early") == []
+
+
+def test_a_failure_that_its_store_gave_up_holds_up_no_session(pipeline: Pipeline) -> None:
+    """It is on its way to the dead-letter store, which may be away."""
+    store(pipeline.stores, "a1", "a2")
+    fail(pipeline, "run", "a1")
+
+    (entry,) = pipeline.stores.failures.claim(1)
+    pipeline.stores.failures.dead_letter(entry, reason="crashed")
+
+    assert claim(pipeline, "next") == ["a2"]
 
 
 def test_a_dead_letter_that_somebody_replays_holds_up_no_session(pipeline: Pipeline) -> None:
@@ -233,7 +245,7 @@ def test_a_run_holds_one_message_of_a_session_however_it_comes_by_it(pipeline: P
     assert claim(pipeline, "fourth") == []
 
 
-@pytest.mark.parametrize("session", ["s" * 300, b"s", 5, "a\0b"])
+@pytest.mark.parametrize("session", ["s" * 300, b"s", "a\0b"], ids=["long", "bytes", "a NUL"])
 def test_a_session_that_only_sqlite_takes_holds_up_no_batch(tmp_path: Path, session: object) -> None:
     with opened(f"sqlite:///{tmp_path}/store.db") as stores:
         pipeline, table = Pipeline(stores), stores.store._table
