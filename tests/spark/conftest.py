@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
+from homing.delivery.holding import Head
 from homing.delivery.work import LocalFiles, WorkDir
 from homing.ledger import Fence
 from homing.pipeline import load_chain
 from homing.spark.engine import Engine, Pipeline
+from homing.spark.whole import WholeBatch
 
 CHAINS = Path(__file__).parent / "chains"
 FLOWS = ("lake", "crm")
@@ -120,6 +122,20 @@ def spreading(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterat
     """A chain of DataFrame handlers alone, one of which shuffles."""
     with opened(spark, tmp_path, "native_chain:spreading", "lake") as numbers:
         yield numbers
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each call for a part of a batch was made for."""
+    found: list[int] = []
+    take = WholeBatch._take_in_hand
+
+    def counted(self: WholeBatch, flow: str, some: Sequence[Head], *, rows: bool) -> None:
+        found.append(len(some))
+        take(self, flow, some, rows=rows)
+
+    monkeypatch.setattr(WholeBatch, "_take_in_hand", counted)
+    return found
 
 
 @contextmanager

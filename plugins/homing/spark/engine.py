@@ -28,7 +28,8 @@ from homing.spark.hadoop import HadoopFiles
 from homing.spark.options import Place
 from homing.spark.parts import Parts
 from homing.spark.sessions import file_options, in_portions, parallelism
-from homing.spark.whole import Keep, WholeBatch
+from homing.spark.smaller_parts import Keep
+from homing.spark.whole import Source, WholeBatch
 from homing.stores import resolve_url
 
 log = logging.getLogger(__name__)
@@ -112,28 +113,31 @@ class Engine:
         """The messages after the source flow, in as many parts as it took."""
         if not native.is_native(self.chain.source.processors):
             watch = native.Watch()
-            return [keep(self._source_flow(self.batch.held(), None, watch), watch)]
-        return self._whole().process(self.chain.source.processors, self._source_flow, keep)
+            return [keep(self._source_flow(watch.begin(self._read(self.batch.held(), None)), watch), watch)]
+        return self._whole().process(Source(self.chain.source.processors, self._read, self._source_flow, keep))
 
-    def _source_flow(self, parts: Sequence[Held], some: Sequence[Head] | None, watch: native.Watch) -> DataFrame:
-        """The plan of the source flow over these messages, or all, of these parts of the batch."""
-        processors = self.chain.source.processors
-        first = next(native.segments(processors), None)
-        start = 0 if first is None or first.native else first.stop
-        frames = []
-        whole = first is not None and first.native
+    def _read(self, parts: Sequence[Held], some: Sequence[Head] | None) -> DataFrame:
+        """These messages, or all, of these parts of the batch, after the handlers before the first for DataFrames."""
+        start, frames = self._begins_at(), []
+        native_first = native.is_native(self.chain.source.processors) and start == 0
         for held in parts:
             cut = self._parts(held, some)
             # The record of a failure is not the message that failed.
-            plain = whole and not held.copies
+            plain = native_first and not held.copies
             frames.append(_as_processed(cut.read(self.spark)) if plain else self._begin(cut, start))
         if not frames:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
-        begun = _union(frames)
-        if some is None:
-            # Parts of a batch are not counted here, which would have Spark look at contents before it filters.
-            begun = watch.begin(begun)
-        return watch.end(self._through(begun, SOURCE_FLOW, processors, start, watch))
+        return _union(frames)
+
+    def _source_flow(self, begun: DataFrame, watch: native.Watch) -> DataFrame:
+        """The plan of the source flow over messages that were read."""
+        start = self._begins_at()
+        return watch.end(self._through(_readable(begun), SOURCE_FLOW, self.chain.source.processors, start, watch))
+
+    def _begins_at(self) -> int:
+        """How many of the source flow's processors are behind a message when it is read."""
+        first = next(native.segments(self.chain.source.processors), None)
+        return 0 if first is None or first.native else first.stop
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
         task = self._task(SOURCE_FLOW)
@@ -239,8 +243,13 @@ def tell(batch: Batch, what: str, total: Counter[str] | None = None) -> None:
 
 def _as_processed(stored: DataFrame) -> DataFrame:
     """Stored messages in the columns of processed ones, without looking into them."""
-    readable = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
-    return stored.withColumns({"message": readable, "properties": F.lit("{}")})
+    return stored.withColumn("properties", F.lit("{}"))
+
+
+def _readable(messages: DataFrame) -> DataFrame:
+    """The same, raising for a message that nobody can read once its content is looked at."""
+    content = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
+    return messages.withColumn("message", content)
 
 
 def _cached(frame: DataFrame, _: native.Watch) -> DataFrame:

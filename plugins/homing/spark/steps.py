@@ -80,6 +80,8 @@ def _ledger(store_url: str) -> Ledger:
 def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
     """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
     chain, ledger = task.load_chain(), task.ledger()
+    # Of what is only begun here, whoever ends it says that it failed no more.
+    ends = stop is None or stop >= len(chain.source.processors)
     with task.recorder() as recorder:
         leg = Leg(SourceFlow(chain.source.processors[:stop]), SOURCE_FLOW, DROPPED, recorder)
         for page in read:
@@ -93,7 +95,7 @@ def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> 
                 done = leg.run(page.begin, row, about)
                 if done is None:
                     continue
-                if before is not None and not before.done:
+                if ends and before is not None and not before.done:
                     recorder.add(about._replace(state=PROCESSED))
                 left.add(place, done)
                 if page.is_record(row):

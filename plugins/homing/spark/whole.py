@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +33,7 @@ from homing.pipeline.handlers import Handler
 from homing.spark import native
 from homing.spark.bisection import Bisection
 from homing.spark.signs import is_crash, is_fault
+from homing.spark.smaller_parts import Keep, Parted, Results
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +42,21 @@ _CHUNK = 5_000  # rows of the ledger written at once
 # Into how many parts the suspects are cut after a crash of the driver: a crash costs more than a few calls.
 _PARTS = 32
 
-#: Makes the plan of the source flow over some of the messages in these parts of the batch, or for None over all.
-Plan = Callable[[Sequence[Held], Sequence[Head] | None, native.Watch], DataFrame]
 
-#: Runs a plan and gives back its result, to be read any number of times.
-Keep = Callable[[DataFrame, native.Watch], DataFrame]
+@dataclass(frozen=True)
+class Source:
+    """The source flow. `read` gives the messages in these parts of the batch, some of them or for None all; `plan` is
+    the flow over what was read."""
+
+    processors: Sequence[Handler]
+    read: Callable[[Sequence[Held], Sequence[Head] | None], DataFrame]
+    plan: Callable[[DataFrame, native.Watch], DataFrame]
+    keep: Keep
+
+    @property
+    def begins_native(self) -> bool:
+        """Whether a DataFrame handler comes first, and reading runs no handler."""
+        return self.processors[0].dataframe
 
 
 @dataclass(frozen=True)
@@ -56,30 +68,25 @@ class WholeBatch:
     batch: Batch
     fence: Fence
 
-    def process(
-        self,
-        processors: Sequence[Handler],
-        plan: Plan,
-        keep: Keep,
-    ) -> list[DataFrame]:
+    def process(self, source: Source) -> list[DataFrame]:
         """The messages after the source flow, in as many parts as were needed to part them from what fails."""
-        frame = None if self.fence.crashed else self._at_once(processors, plan, keep)
-        kept = self._part_by_part(processors, plan, keep) if frame is None else [frame]
+        frame = None if self.fence.crashed else self._at_once(source)
+        kept = self._part_by_part(source) if frame is None else [frame]
         self.ledger.suspect(self.fence, None)
         return kept
 
-    def _at_once(self, processors: Sequence[Handler], plan: Plan, keep: Keep) -> DataFrame | None:
+    def _at_once(self, source: Source) -> DataFrame | None:
         """What became of all messages in one part, when nothing is known of any of them yet: then their names are
         asked for only if one was left out, since that takes longer than much of what comes of it. None when it fails.
         """
         parts = self.batch.held()
         # A chain that begins with messages reads and handles them in one: what was read cannot be counted apart.
-        if not processors[0].dataframe or not all(map(self.batch.is_new, parts)):
+        if not source.begins_native or not all(map(self.batch.is_new, parts)):
             return None
         watch = native.Watch()
         self.ledger.suspect(self.fence, suspects.part(suspects.Span()))
         try:
-            frame = keep(plan(parts, None, watch), watch)
+            frame = source.keep(source.plan(watch.begin(source.read(parts, None)), watch), watch)
             watch.verify()
             if not watch.let_pass(sum(held.lease.size for held in parts)):
                 out = _ids(frame)
@@ -87,7 +94,7 @@ class WholeBatch:
                 heads = self.batch.heads()
                 if len(heads) != watch.entered:
                     return None  # what came to the batch since, or was not read, was left out by no rule
-                self._account(SOURCE_FLOW, processors, heads, out, DROPPED)
+                self._account(SOURCE_FLOW, source.processors, heads, out, DROPPED)
         except Exception as error:
             if not self._is_fault(error):
                 raise
@@ -95,29 +102,35 @@ class WholeBatch:
             return None
         return frame
 
-    def _part_by_part(self, processors: Sequence[Handler], plan: Plan, keep: Keep) -> list[DataFrame]:
-        heads = sorted(self.batch.heads(), key=lambda head: head.row_id)
+    def _part_by_part(self, source: Source) -> list[DataFrame]:
+        # Where handlers for messages come first, to read is to run them: then a part is read when its turn comes.
+        rows = not source.begins_native
+        heads = sorted(self.batch.heads(), key=lambda head: head.row_id if rows else head.message_id)
         known = self._known(heads, SOURCE_FLOW)
-        kept: list[DataFrame] = []
+        waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
+        read = None if rows else Parted(self._only(source.read(self.batch.held(), None), waiting), len(waiting))
+        results = Results(self.spark, source.keep)
 
         def call(some: Sequence[Head]) -> None:
             watch = native.Watch()
-            self._take_in_hand(SOURCE_FLOW, some)
-            frame = keep(plan(self.batch.held(), some, watch), watch)
-            out = _ids(frame)
+            self._take_in_hand(SOURCE_FLOW, some, rows=rows)
+            part = source.read(self.batch.held(), some) if read is None else read.part(some)
+            small = read is not None and read.is_small(some)
+            result = results.of(source.plan(part, watch), watch, small=small)
+            out = result.ids
             watch.verify()
             _refuse_twice(out)
             if out.total() != watch.left:
                 raise HandlerError(f"{out.total()} messages came out of the chain, and {watch.left} were counted")
-            self._account(SOURCE_FLOW, processors, some, out, DROPPED)
+            self._account(SOURCE_FLOW, source.processors, some, out, DROPPED)
             mended = [head for head in some if head.message_id in out and head.message_id in known]
             self._record(head.entry(SOURCE_FLOW, PROCESSED) for head in mended)
-            kept.append(frame)
+            results.add(result)
 
-        waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
-        search = self._bisection(call, partial(self._give_up, SOURCE_FLOW, processors), known)
-        self._tell_untried(sum(search.over(part) for part in self._parts(waiting, rows=True)))
-        return kept
+        search = self._bisection(call, partial(self._give_up, SOURCE_FLOW, source.processors), known)
+        with read or nullcontext():
+            self._tell_untried(sum(search.over(part) for part in self._parts(waiting, rows=rows)))
+        return results.frames()
 
     def deliver(
         self,
@@ -132,15 +145,15 @@ class WholeBatch:
         A DataFrame destination cannot be slowed down, so with a `rate` it gets the messages in slices.
         """
         waiting, total, known = self._waiting(flow.name, processed)
-        processed = self._only(processed, waiting)
+        messages = Parted(self._only(processed, waiting), len(waiting))
         handlers = (*flow.processors, flow.destination)
         last = max(cut.stop for cut in native.segments(handlers) if cut.native)
         start = min(last, len(flow.processors))
 
         def call(some: Sequence[Head]) -> None:
             watch = native.Watch()
-            self._take_in_hand(flow.name, some)
-            frame = through(_within(processed, some), flow.name, flow.processors[:start], 0, watch)
+            self._take_in_hand(flow.name, some, rows=False)
+            frame = through(messages.part(some), flow.name, flow.processors[:start], 0, watch)
             if flow.destination.dataframe:
                 total.update(self._hand_over(flow, frame, some, watch))
                 return
@@ -156,10 +169,11 @@ class WholeBatch:
         search, untried = self._bisection(call, give_up, known), 0
         slow = rate if flow.destination.dataframe else None
         size, began = len(waiting) if slow is None else max(1, int(slow)), time.monotonic()
-        for first in range(0, len(waiting), max(1, size)):
-            if slow is not None:
-                time.sleep(max(0.0, began + first / slow - time.monotonic()))
-            untried += sum(search.over(part) for part in self._parts(waiting[first : first + size], rows=False))
+        with messages:
+            for first in range(0, len(waiting), max(1, size)):
+                if slow is not None:
+                    time.sleep(max(0.0, began + first / slow - time.monotonic()))
+                untried += sum(search.over(part) for part in self._parts(waiting[first : first + size], rows=False))
         self._tell_untried(untried)
         self.ledger.suspect(self.fence, None)
         return total
@@ -247,14 +261,12 @@ class WholeBatch:
             return False
         return is_fault(error)
 
-    def _take_in_hand(self, flow: str, some: Sequence[Head]) -> None:
+    def _take_in_hand(self, flow: str, some: Sequence[Head], *, rows: bool) -> None:
         """Names these messages, should what comes next kill the driver. Raises when the step was taken over."""
         alone = len(some) == 1
         self.ledger.suspect(
             self.fence,
-            suspects.one(some[0].entry(flow, FAILED))
-            if alone
-            else suspects.part(_span(some, rows=flow == SOURCE_FLOW)),
+            suspects.one(some[0].entry(flow, FAILED)) if alone else suspects.part(_span(some, rows=rows)),
         )
 
     def _parts(self, waiting: Sequence[Head], *, rows: bool) -> Iterable[Sequence[Head]]:
@@ -302,11 +314,6 @@ class WholeBatch:
         rows = list(entries)
         for start in range(0, len(rows), _CHUNK):
             self.ledger.record(self.fence, rows[start : start + _CHUNK])
-
-
-def _within(frame: DataFrame, some: Sequence[Head]) -> DataFrame:
-    """The rows of these messages, which stand in a row when ordered by id."""
-    return frame.where(F.col("id").between(some[0].message_id, some[-1].message_id))
 
 
 def _span(some: Sequence[Head], *, rows: bool) -> suspects.Span:

@@ -100,3 +100,10 @@ def none_today(messages: DataFrame) -> DataFrame:
 #: Of both, Spark knows before it reads anything that nothing will be left.
 lost = HandlerChain("numbers", source_flow=[wanted, losing], destinations_flow=[parquet_lake(str(OUT / "lake"))])
 closed = HandlerChain("numbers", source_flow=[spread, none_today], destinations_flow=[parquet_lake(str(OUT / "lake"))])
+
+#: DataFrame handlers alone, none of which needs Python for a message.
+plain = HandlerChain(
+    "numbers",
+    source_flow=[wanted, priced],
+    destinations_flow=[parquet_lake(str(OUT / "lake")), archive],
+)

@@ -1,0 +1,117 @@
+"""Smaller parts: what the many calls for parts of a batch share, so that each is as cheap as can be.
+
+A call for a few messages takes as long as the jobs it makes of Spark, however little they do. So the messages are read
+once, and what comes out of small parts comes here with the job that makes it, and is kept with that of others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import TracebackType
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from homing.delivery.holding import Head
+from homing.portions import MOST_BYTES
+from homing.spark import native
+from homing.spark.columns import PROCESSED, PROCESSED_DDL
+
+#: How many messages a small part has at most.
+SMALL = 100
+
+#: Runs a plan and gives back its result, to be read any number of times.
+Keep = Callable[[DataFrame, native.Watch], DataFrame]
+
+
+class Parted:
+    """Messages, and parts of them that stand in a row when ordered by id. A block: at its end Spark forgets them."""
+
+    def __init__(self, messages: DataFrame, number: int) -> None:
+        self._messages = messages
+        self._number = number
+        self._made = False
+
+    def __enter__(self) -> Parted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._made:
+            self._cached.unpersist()
+
+    def part(self, some: Sequence[Head]) -> DataFrame:
+        """These of the messages. They are read anew for all of them, and once for all smaller parts."""
+        if len(some) == self._number:
+            return self._messages
+        mine = self._cached.where(F.col("id").between(some[0].message_id, some[-1].message_id))
+        # Of as many tasks as there are of all messages, most would find nothing to do.
+        return mine.coalesce(1) if len(some) <= SMALL else mine
+
+    def is_small(self, some: Sequence[Head]) -> bool:
+        """Whether these are so few, and so light, that what comes of them may be held in this process."""
+        return len(some) < min(SMALL + 1, self._number) and len(some) * self._longest <= MOST_BYTES
+
+    @cached_property
+    def _cached(self) -> DataFrame:
+        self._made = True
+        return self._messages.cache()
+
+    @cached_property
+    def _longest(self) -> int:
+        """How many bytes the longest content has."""
+        row = self._cached.agg(F.max(F.octet_length("message")).alias("bytes")).first()
+        return 0 if row is None else row["bytes"] or 0
+
+
+class Result:
+    """What came out of a part, and the ids of it, each with how often it came."""
+
+    def __init__(self, kept: DataFrame | pa.Table, ids: pa.ChunkedArray) -> None:
+        self.kept = kept
+        self.ids = Counter[str](ids.to_pylist())
+
+
+class Results:
+    """What came out of all parts. That of small ones is kept together: each frame costs every plan that is made of
+    all."""
+
+    def __init__(self, spark: SparkSession, keep: Keep) -> None:
+        self._spark = spark
+        self._keep = keep
+        self._frames: list[DataFrame] = []
+        self._tables: list[pa.Table] = []
+
+    def of(self, plan: DataFrame, watch: native.Watch, *, small: bool) -> Result:
+        """Runs the plan over a part."""
+        if small:
+            table = plan.toArrow().cast(PROCESSED)
+            return Result(table, table.column("id"))
+        frame = self._keep(plan, watch)
+        return Result(frame, frame.select("id").toArrow().column("id"))
+
+    def add(self, result: Result) -> None:
+        """Keeps it, with those before."""
+        if isinstance(result.kept, DataFrame):
+            self._frames.append(result.kept)
+            return
+        self._tables.append(result.kept)
+        if sum(table.nbytes for table in self._tables) > MOST_BYTES:
+            self._keep_tables()
+
+    def frames(self) -> list[DataFrame]:
+        """All that was added."""
+        self._keep_tables()
+        return self._frames
+
+    def _keep_tables(self) -> None:
+        together = pa.concat_tables(self._tables) if self._tables else None
+        self._tables = []
+        if together is not None and together.num_rows:
+            watch = native.Watch()
+            frame = self._spark.createDataFrame(together, PROCESSED_DDL)
+            self._frames.append(self._keep(watch.end(frame), watch))
