@@ -14,6 +14,13 @@ _SOURCE = "tests/unit/executors/test_data_source.py::"
 
 GUARDS = (
     guard(
+        "a failure stands until all of the flow has had the message, and not only its beginning",
+        _STEPS,
+        "if ends and before is not None and not before.done:",
+        "if before is not None and not before.done:",
+        "tests/unit/executors/test_batch_step.py::test_what_is_only_begun_is_not_said_to_have_failed_no_more",
+    ),
+    guard(
         "the batch is kept while the job runs, and not the step alone",
         _KEEPER,
         "                    held.store.renew(held.lease, self._lease)\n",

@@ -114,7 +114,8 @@ class Engine:
         if not native.is_native(self.chain.source.processors):
             watch = native.Watch()
             return [keep(self._source_flow(watch.begin(self._read(self.batch.held(), None)), watch), watch)]
-        return self._whole().process(Source(self.chain.source.processors, self._read, self._source_flow, keep))
+        processors, start = self.chain.source.processors, self._begins_at()
+        return self._whole().process(Source(processors, start, self._read, self._source_flow, keep))
 
     def _read(self, parts: Sequence[Held], some: Sequence[Head] | None) -> DataFrame:
         """These messages, or all, of these parts of the batch, after the handlers before the first for DataFrames."""
@@ -129,10 +130,11 @@ class Engine:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
         return _union(frames)
 
-    def _source_flow(self, begun: DataFrame, watch: native.Watch) -> DataFrame:
-        """The plan of the source flow over messages that were read."""
-        start = self._begins_at()
-        return watch.end(self._through(_readable(begun), SOURCE_FLOW, self.chain.source.processors, start, watch))
+    def _source_flow(self, begun: DataFrame, watch: native.Watch, section: native.Segment | None = None) -> DataFrame:
+        """The plan of the source flow, or of a section of it, over messages that were read."""
+        start, stop = (section.start, section.stop) if section else (self._begins_at(), None)
+        processors = self.chain.source.processors[:stop]
+        return watch.end(self._through(_readable(begun), SOURCE_FLOW, processors, start, watch))
 
     def _begins_at(self) -> int:
         """How many of the source flow's processors are behind a message when it is read."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -45,18 +45,31 @@ _PARTS = 32
 
 @dataclass(frozen=True)
 class Source:
-    """The source flow. `read` gives the messages in these parts of the batch, some of them or for None all; `plan` is
-    the flow over what was read."""
+    """The source flow. `read` gives the messages in these parts of the batch, some of them or for None all, with the
+    first `start` processors behind them; `plan` is a section of the flow over what was read."""
 
     processors: Sequence[Handler]
+    start: int
     read: Callable[[Sequence[Held], Sequence[Head] | None], DataFrame]
-    plan: Callable[[DataFrame, native.Watch], DataFrame]
+    plan: Callable[[DataFrame, native.Watch, native.Segment], DataFrame]
     keep: Keep
 
     @property
     def begins_native(self) -> bool:
         """Whether a DataFrame handler comes first, and reading runs no handler."""
-        return self.processors[0].dataframe
+        return self.start == 0
+
+    @property
+    def all(self) -> native.Segment:
+        return native.Segment(self.start, len(self.processors), native=True)
+
+    @property
+    def sections(self) -> list[native.Segment]:
+        """All that is up to the last DataFrame handler; and what comes after it, which is exact by itself and need not
+        start Python for each part."""
+        last = max(cut.stop for cut in native.segments(self.processors) if cut.native)
+        rest = native.Segment(last, len(self.processors), native=False)
+        return [native.Segment(self.start, last, native=True), *([rest] if rest.start < rest.stop else [])]
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class WholeBatch:
         watch = native.Watch()
         self.ledger.suspect(self.fence, suspects.part(suspects.Span()))
         try:
-            frame = source.keep(source.plan(watch.begin(source.read(parts, None)), watch), watch)
+            frame = source.keep(source.plan(watch.begin(source.read(parts, None)), watch, source.all), watch)
             watch.verify()
             if not watch.let_pass(sum(held.lease.size for held in parts)):
                 out = _ids(frame)
@@ -103,34 +116,56 @@ class WholeBatch:
         return frame
 
     def _part_by_part(self, source: Source) -> list[DataFrame]:
-        # Where handlers for messages come first, to read is to run them: then a part is read when its turn comes.
-        rows = not source.begins_native
-        heads = sorted(self.batch.heads(), key=lambda head: head.row_id if rows else head.message_id)
+        heads = self.batch.heads()
         known = self._known(heads, SOURCE_FLOW)
         waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
-        read = None if rows else Parted(self._only(source.read(self.batch.held(), None), waiting), len(waiting))
-        results = Results(self.spark, source.keep)
+        frames: list[DataFrame] | None = None
+        for section in source.sections:
+            if waiting:
+                waiting, frames = self._through(source, section, waiting, frames, known)
+        return frames or []
+
+    def _through(
+        self,
+        source: Source,
+        section: native.Segment,
+        waiting: Sequence[Head],
+        frames: Sequence[DataFrame] | None,
+        known: Mapping[str, Entry],
+    ) -> tuple[list[Head], list[DataFrame]]:
+        """Those of these messages that come out of a section of the source flow, and what comes out. `frames` is what
+        came out of the section before it."""
+        # Where handlers for messages come first, to read is to run them: then a part is read when its turn comes.
+        rows = frames is None and not source.begins_native
+        waiting = sorted(waiting, key=lambda head: head.row_id if rows else head.message_id)
+        messages = None
+        if not rows:
+            given = source.read(self.batch.held(), None) if frames is None else reduce(DataFrame.union, frames)
+            messages = Parted(self._only(given, waiting), len(waiting))
+        results, passed = Results(self.spark, source.keep), list[Head]()
 
         def call(some: Sequence[Head]) -> None:
             watch = native.Watch()
             self._take_in_hand(SOURCE_FLOW, some, rows=rows)
-            part = source.read(self.batch.held(), some) if read is None else read.part(some)
-            small = read is not None and read.is_small(some)
-            result = results.of(source.plan(part, watch), watch, small=small)
+            part = source.read(self.batch.held(), some) if messages is None else messages.part(some)
+            small = messages is not None and messages.is_small(some)
+            result = results.of(source.plan(part, watch, section), watch, small=small)
             out = result.ids
             watch.verify()
             _refuse_twice(out)
             if out.total() != watch.left:
                 raise HandlerError(f"{out.total()} messages came out of the chain, and {watch.left} were counted")
             self._account(SOURCE_FLOW, source.processors, some, out, DROPPED)
-            mended = [head for head in some if head.message_id in out and head.message_id in known]
-            self._record(head.entry(SOURCE_FLOW, PROCESSED) for head in mended)
+            here = [head for head in some if head.message_id in out]
+            if section.stop == len(source.processors):
+                self._record(head.entry(SOURCE_FLOW, PROCESSED) for head in here if head.message_id in known)
             results.add(result)
+            passed.extend(here)
 
         search = self._bisection(call, partial(self._give_up, SOURCE_FLOW, source.processors), known)
-        with read or nullcontext():
+        with messages or nullcontext():
             self._tell_untried(sum(search.over(part) for part in self._parts(waiting, rows=rows)))
-        return results.frames()
+        return passed, results.frames()
 
     def deliver(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from homing.ledger import DELIVERED, FAILED, Ledger
+from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Ledger
 from homing.spark import steps
 from homing.spark.columns import STORED, rows_of, to_batch
 from homing.spark.pages import Page
@@ -20,7 +20,7 @@ from homing.stores.sql import SqlStore
 MODULE = """
 import threading
 
-from homing import CircuitBreaker, HandlerChain, PartialFailure, destination, destination_router
+from homing import CircuitBreaker, HandlerChain, PartialFailure, destination, destination_router, transformer
 
 calls = []
 clients = []
@@ -92,6 +92,14 @@ health = HandlerChain("orders", destinations_flow=by_health)
 threads = HandlerChain("orders", destinations_flow=waits)
 breaks = HandlerChain("orders", destinations_flow=broken)
 routed = HandlerChain("orders", destinations_flow=route)
+
+
+@transformer
+def passed(ctx):
+    return ctx.get_content()
+
+
+begun = HandlerChain("orders", source_flow=passed, destinations_flow=lake)
 """
 
 
@@ -155,6 +163,23 @@ def test_messages_that_are_done_are_in_no_batch(module: Any, store: SqlStore, tm
     tally = [row for batch in steps.deliver(task, "lake", iter(processed)) for row in rows_of(batch)]
     assert {row["state"]: row["messages"] for row in tally} == {"skipped": 9, FAILED: 1}
     assert module.calls == [[3]]
+
+
+def test_what_is_only_begun_is_not_said_to_have_failed_no_more(module: Any, store: SqlStore, tmp_path: Path) -> None:
+    """Whoever runs the rest of the flow says so, once it is through."""
+    (message_id,) = store.store_many(["x"])
+    held = store.lease_batch(1, batch_id="run-1", lease=60)
+    assert held is not None
+    url, fence = f"sqlite:///{tmp_path}/orders.db?store=orders", store.ledger().open_step("run-1", "process", 60)
+    ((_, _, ref),) = store.states()
+    error = {"type": "ValueError", "message": "no", "handler": "passed", "stack": "", "attempt": 1}
+    store.ledger().record(fence, [Entry(ref, SOURCE_FLOW, FAILED, error=error, batch_id="run-1")])
+    task = steps.Task("orders_in_batches:begun", url, fence)
+
+    for stop, state in ((0, FAILED), (1, PROCESSED)):
+        page = Page.of_batch(to_batch(store.batch_rows(held), STORED))
+        assert sum(batch.num_rows for batch in steps.process(task, iter([page]), stop)) == 1
+        assert states(store.ledger(), [message_id], SOURCE_FLOW) == [state]
 
 
 def test_threads_deliver_at_the_same_time_and_each_message_is_recorded_once(
