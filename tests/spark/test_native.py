@@ -194,6 +194,33 @@ def test_what_makes_a_dataframe_handler_fail_is_found_and_the_rest_goes_on(nativ
     assert in_archive(output) == [0, 2, 4, 6, 26]
 
 
+def test_handlers_for_messages_run_once_the_culprits_are_found_and_what_kills_in_them_is_found_too(
+    natively: Numbers, sizes: list[int]
+) -> None:
+    fails = {1: {"amount": "a lot"}, 3: {"fail": "exit"}}
+    batch = natively.claim("run", *[{"n": n, "amount": "1", **fails.get(n, {})} for n in range(6)])
+
+    assert natively.engine(batch, "process").process(natively.work) == 4
+
+    known = natively.stores.ledger.known([head.message_id for head in batch.heads()])
+    errors = [found[SOURCE_FLOW].error for found in known.values() if found[SOURCE_FLOW].state == FAILED]
+    assert [error["type"] == suspects.CRASH for error in errors if error].count(True) == 1
+    assert len(errors) == 2
+    assert sizes[0] == 6
+    assert 5 in sizes, "all that passed the DataFrame handlers at once"
+
+
+def test_what_a_driver_died_of_in_this_run_is_not_read_again_with_its_neighbours(natively: Numbers) -> None:
+    batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(3)])
+    _, deadly, _ = sorted(batch.heads(), key=lambda head: head.message_id)
+    first = natively.stores.ledger.open_step("run", "process", 600)
+    natively.stores.ledger.suspect(first, suspects.one(deadly.entry(SOURCE_FLOW, FAILED)))
+    fence = natively.stores.ledger.open_step("run", "process", 600)
+    assert suspects.blame(natively.stores.ledger, fence) == deadly.message_id
+
+    assert natively.at(batch, fence).process(natively.work) == 2
+
+
 def test_what_could_not_be_tried_alone_is_released_and_fails_nobody(
     natively: Numbers, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

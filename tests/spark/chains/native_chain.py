@@ -33,6 +33,8 @@ def doubled(ctx: MessageContext) -> dict[str, object]:
     content = ctx.get_content()
     if content.get("fail") == "doubled":
         raise ValueError("no")
+    if content.get("fail") == "exit":
+        os._exit(1)
     ctx.set_property("seen_by", "doubled")
     return {**content, "doubled": content["n"] * 2}
 
