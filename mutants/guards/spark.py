@@ -128,8 +128,8 @@ GUARDS = (
     guard(
         "a source flow that failed before and went well now is recorded as such",
         _STEPS,
-        "                if before is not None and not before.done:\n",
-        "                if before is not None and before.state is None:\n",
+        "                if ends and before is not None and not before.done:\n",
+        "                if ends and before is not None and before.state is None:\n",
         f"{_SMALL}test_what_was_dropped_stays_dropped_and_what_failed_is_not_unfinished_when_it_goes_well[failed]",
     ),
     guard(
