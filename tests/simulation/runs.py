@@ -17,7 +17,6 @@ from homing.spark import app
 from tests.simulation.hub import Process
 from tests.simulation.world import Pipeline, TaskFailedError, World
 
-LEASE = 600.0
 #: How often a task is tried.
 TRIES = 3
 
@@ -105,7 +104,7 @@ class Task:
         batch = self._batch()
         if self.pipeline.takes_in and not batch.is_known():
             self._take_in()
-        batch.claim(self.run.params["limit"], LEASE)
+        batch.claim(self.run.params["limit"], self.world.lease)
 
     def _take_in(self) -> None:
         try:
@@ -117,15 +116,15 @@ class Task:
 
     def here(self) -> None:
         batch = self._batch()
-        if batch.reclaim((), LEASE):
-            replay_here(self.pipeline.stores, batch, load_chain(self.pipeline.chain))
+        if batch.reclaim((), self.world.lease):
+            self._replay_here(batch)
 
     def process(self) -> None:
-        if self._batch().reclaim((), LEASE):
+        if self._batch().reclaim((), self.world.lease):
             self._run(app.process_main, "--work-dir", self._work_dir)
 
     def deliver(self, flow: str) -> None:
-        if self._batch().reclaim((), LEASE):
+        if self._batch().reclaim((), self.world.lease):
             self._run(app.deliver_main, "--work-dir", self._work_dir, "--flow", flow)
 
     def settle(self) -> dict[str, Any]:
@@ -142,13 +141,13 @@ class Task:
             found = select(stores, Selection(batch=params.get("batch"), ids=params["ids"]))
             params["selected"] = [failure.ref.name for failure in found]
         batch = self._batch()
-        if not params["selected"] or not batch.reclaim(params["selected"], LEASE):
+        if not params["selected"] or not batch.reclaim(params["selected"], self.world.lease):
             return
         self.world.seen["replayed"] += 1
         if params["how"] == ALONE:
             self._run(app.replay_main)
             return
-        replay_here(stores, batch, load_chain(self.pipeline.chain))
+        self._replay_here(batch)
         if batch.acknowledge_complete():
             raise TaskFailedError("some still fail")
 
@@ -174,6 +173,9 @@ class Task:
     def _batch(self, run_id: str | None = None) -> Batch:
         return Batch(self.pipeline.stores, run_id or self.run_id, self.pipeline.flows, chain=self.pipeline.name)
 
+    def _replay_here(self, batch: Batch) -> None:
+        replay_here(self.pipeline.stores, batch, load_chain(self.pipeline.chain), lease=self.world.lease)
+
     def _run(self, main: Callable[[list[str]], int], *more: str) -> None:
-        arguments = ["--chain", self.pipeline.chain, "--run-id", self.run_id, "--lease", str(LEASE), "--alone", *more]
-        main(arguments)
+        lease = str(self.world.lease)
+        main(["--chain", self.pipeline.chain, "--run-id", self.run_id, "--lease", lease, "--alone", *more])

@@ -17,7 +17,18 @@ from tests.simulation.files import NO_FILES
 from tests.simulation.hub import GO, KILL, STALL, Hub, Process, StuckError
 from tests.simulation.plans import Plan, Told, draw
 from tests.simulation.runs import ALONE, HERE, TRIES, Run, Task, first_pass, replay, replay_of
-from tests.simulation.world import CHANGES, CHUNK, OUT_OF_MEMORY, TIMEOUT, Pipeline, TaskFailedError, TaskTimeout, World
+from tests.simulation.world import (
+    CHANGES,
+    CHUNK,
+    OUT_OF_MEMORY,
+    SHORT_LEASE,
+    SLOW,
+    TIMEOUT,
+    Pipeline,
+    TaskFailedError,
+    TaskTimeout,
+    World,
+)
 
 ROUNDS = 15  # in which everything must come to its end once nothing is disturbed any more
 MOST_CALLS = 20_000
@@ -134,7 +145,8 @@ class Schedule:
 
     def _slow_down(self) -> None:
         """Deliveries that together take longer than a lease, which whoever makes them must keep."""
-        self.world.slow, self.how, self.sizes = 250.0, ALONE, [3]
+        self.world.slow, self.world.lease = SLOW, SHORT_LEASE
+        self.how, self.sizes = ALONE, [3]
         self.world.seen["a slow destination"] += 1
         if self.rng.random() < 0.5:
             self.budget, self.pipelines = 0, self.pipelines[:1]
@@ -391,7 +403,7 @@ class Schedule:
         self.world.seen[fault] += 1
         self.trace.append(f"{process.name}: {fault} at {what}")
         if fault == JUMP:
-            self.world.time_passes(self.rng.choice([200, 400, 700]))
+            self.world.time_passes(self.world.lease * self.rng.choice([1 / 3, 2 / 3, 7 / 6]))
             self.world.allowed_duplicates += CHUNK * self.hub.processes
             return GO
         if fault == ABANDON:

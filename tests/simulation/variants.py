@@ -13,9 +13,10 @@ import pytest
 
 from homing.delivery import intake
 from homing.delivery.settling import Settling
+from homing.ledger import DELIVERED
 from homing.spark import app, recorder, steps
-from homing.stores.sql import SqlStore
-from tests.simulation.hub import KILL
+from homing.stores.sql import SqlLedger, SqlStore
+from tests.simulation.hub import KILL, STALL
 from tests.simulation.runs import ALONE
 from tests.simulation.schedule import ANY, Shape
 
@@ -82,6 +83,23 @@ def acknowledge_before_taking_in(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(intake, "_store", too_late)
 
 
+def record_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was given up goes on recording, and so goes on delivering."""
+    patch.setattr(SqlLedger, "_check", lambda *_: None)
+
+
+def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
+    """The ledger is told of a delivery that is yet to be made."""
+    deliver = steps._deliver
+
+    def noted_first(flow: Any, messages: Any, recorder: Any, pace: Any) -> Any:
+        for _, entry in messages:
+            recorder.add(entry._replace(state=DELIVERED))
+        return deliver(flow, messages, recorder, pace)
+
+    patch.setattr(steps, "_deliver", noted_first)
+
+
 def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
     """The lease of a job that takes long is not renewed."""
     patch.setattr(app.LeaseKeeper, "_run", lambda self: self._stop.wait())
@@ -109,6 +127,8 @@ VARIANTS: dict[str, Variant] = {
     "acknowledge-first": Variant("lost: ", acknowledge_before_the_copy),
     "finish-the-dead-first": Variant("lost: ", finish_the_dead_before_the_copy, Shape(hammered=True, fault=KILL)),
     "acknowledge-before-intake": Variant("lost: ", acknowledge_before_taking_in, Shape(takes_in=True, fault=KILL)),
+    "no-fence": Variant("duplicates where", record_without_a_fence, Shape(size=6, fault=STALL)),
+    "note-first": Variant("lost: ", note_before_delivering, Shape(how=ALONE, fault=KILL)),
     "nobody-keeps-the-lease": Variant("has lost its lease", nobody_keeps_the_lease, Shape(slow=True)),
     "chunks-too-large": Variant("duplicates where", chunks_too_large, Shape(how=ALONE, size=6, fault=KILL)),
 }

@@ -34,6 +34,9 @@ from tests.simulation.virtual import Here, install, replace
 
 #: How many deliveries an executor makes before it records them: what one fault may cost in duplicates.
 CHUNK = 1
+LEASE = 600.0
+#: Where each delivery is slow: a few of them take longer than this lease.
+SLOW, SHORT_LEASE = 10.0, 24.0
 FLOWS = ("crm", "lake")
 #: What a chain may become while messages wait: a destination more, one less, one by another name.
 CHANGES = {"added": ("crm", "lake", "audit"), "removed": ("crm",), "renamed": ("crm", "warehouse")}
@@ -111,8 +114,8 @@ class World:
         self.databases.start_over(max_deliveries=max_deliveries)
         self.told: dict[int, Told] = {}
         self.seen: Counter[str] = Counter()
-        #: How many seconds each delivery takes.
-        self.slow = 0.0
+        #: How many seconds each delivery takes, and how many somebody who works on a batch may be silent.
+        self.slow, self.lease = 0.0, LEASE
         #: How many deliveries may be made twice: each fault adds what it can cost.
         self.allowed_duplicates = 0
         for pipeline in self.pipelines.values():

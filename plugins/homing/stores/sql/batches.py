@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -31,24 +32,33 @@ class Batches:
         self._archive = archive
 
     def knows(self, batch_id: str) -> bool:
-        statement = sa.select(self._table.c.sequence).where(self._table.c.batch_id == batch_id).limit(1)
-
         def work(connection: Connection) -> bool:
-            if connection.execute(statement).first() is not None:
+            if connection.execute(self._one_of, {"batch": batch_id}).first() is not None:
                 return True
             return self._archive is not None and self._archive.knows(connection, batch_id)
 
         return self._database.read(work)
 
     def held(self, batch_id: str) -> BatchLease | None:
-        c = self._table.c
-        statement = (
-            sa.select(sa.func.min(c.lock_token), sa.func.count(), sa.func.max(c.epoch), sa.func.max(c.crashes))
-            .where(c.batch_id == batch_id, c.lock_token.is_not(None))
-            .where(c.time_next > self._database.now())
-        )
-        token, size, *most = self._database.read(lambda connection: connection.execute(statement).one())
+        values = {"batch": batch_id, "now": self._database.now()}
+        token, size, *most = self._database.read(lambda connection: connection.execute(self._held, values).one())
         return BatchLease(batch_id, token, size, new=most == [1, 0]) if size else None
+
+    # A run asks these again and again, and to make a statement takes longer than to ask it.
+
+    @cached_property
+    def _one_of(self) -> sa.Select[Any]:
+        c = self._table.c
+        return sa.select(c.sequence).where(c.batch_id == sa.bindparam("batch")).limit(1)
+
+    @cached_property
+    def _held(self) -> sa.Select[Any]:
+        c = self._table.c
+        return (
+            sa.select(sa.func.min(c.lock_token), sa.func.count(), sa.func.max(c.epoch), sa.func.max(c.crashes))
+            .where(c.batch_id == sa.bindparam("batch"), c.lock_token.is_not(None))
+            .where(c.time_next > sa.bindparam("now"))
+        )
 
     def rows(self, held: BatchLease, after: int, upto: int | None, page: int) -> Iterator[dict[str, Any]]:
         """A portion at a time, whatever `page` says: rows may be long."""

@@ -123,13 +123,18 @@ class SqlLedger(Ledger):
         return (self._steps.c.run_id == fence.run_id) & (self._steps.c.step == fence.step)
 
     def _check(self, connection: Connection, fence: Fence) -> None:
-        steps = self._steps
-        statement = sa.select(steps.c.owner, steps.c.time_expires).where(self._mine(fence))
-        row = connection.execute(statement.with_for_update()).first()
+        row = connection.execute(self._owner, {"run": fence.run_id, "name": fence.step}).first()
         if row is None or row.owner != fence.owner or row.time_expires <= self._database.now():
             raise LeaseLostError(
                 f"step {fence.step!r} of {fence.run_id} was taken over or its lease ran out; nothing was recorded"
             )
+
+    @cached_property
+    def _owner(self) -> sa.Select[Any]:
+        """Made once: it is asked at every record."""
+        c = self._steps.c
+        mine = (c.run_id == sa.bindparam("run")) & (c.step == sa.bindparam("name"))
+        return sa.select(c.owner, c.time_expires).where(mine).with_for_update()
 
     def _write(self, connection: Connection, values: list[dict[str, Any]]) -> None:
         if values:
