@@ -42,14 +42,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class ByWhatTheyShare(LoadScopeScheduling):
-    """Sends tests to the processes file by file, and those that share something dear to the same one.
+    """Sends tests to the processes file by file, and those that share something dear to the same one. Those of the
+    simulation share nothing, and take long: they are sent one by one.
 
     (The marks of `--dist loadgroup` would say it too, but do not reach the scheduler with this pytest.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         words = re.findall(r"\w+", nodeid)
-        return next((thing for thing in SHARED if thing in words), nodeid.partition("::")[0])
+        alone = nodeid if "simulation" in words else nodeid.partition("::")[0]
+        return next((thing for thing in SHARED if thing in words), alone)
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,8 @@ class Process:
         self.killed = False
         self.stalled = False
         self.strands: list[Strand] = []
+        #: Those it has started, which do not outlive it.
+        self.children: list[Process] = []
 
 
 class Strand:
@@ -221,5 +223,9 @@ class Hub:
 
     def _bury(self, process: Process) -> None:
         process.alive = False
+        for child in process.children:
+            if child.alive:
+                child.killed = True
+                self._bury(child)
         self._corpses += [strand for strand in process.strands if not strand.ended]
         self._strands = [strand for strand in self._strands if strand.process is not process]

@@ -20,8 +20,8 @@ from tests.simulation.world import Pipeline, TaskFailedError, World
 #: How often a task is tried.
 TRIES = 3
 
-# In one process for the whole chain, or as the applications that Spark would run, without Spark.
-HERE, ALONE = "here", "alone"
+# In one process for the whole chain; as the applications that Spark would run, without Spark; or with it.
+HERE, ALONE, SPARK = "here", "alone", "spark"
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Run:
 
 
 def first_pass(pipeline: Pipeline, run_id: str, limit: int, how: str) -> Run:
+    how = SPARK if pipeline.on_frames else how
     deliveries = tuple(f"deliver.{flow}" for flow in pipeline.flows)
     middle = ((HERE,),) if how == HERE else (("process",), deliveries)
     return Run(pipeline, run_id, "first", (("listen",), *middle, ("settle",)), {"limit": limit, "how": how})
@@ -55,7 +56,8 @@ def replay_of(run: Run, stranded: list[str]) -> Run:
 
 
 def replay(pipeline: Pipeline, run_id: str, params: dict[str, Any]) -> Run:
-    return Run(pipeline, run_id, "replay", (("replay",), ("settle_replay",)), params)
+    how = SPARK if pipeline.on_frames else params["how"]
+    return Run(pipeline, run_id, "replay", (("replay",), ("settle_replay",)), {**params, "how": how})
 
 
 @dataclass
@@ -144,7 +146,7 @@ class Task:
         if not params["selected"] or not batch.reclaim(params["selected"], self.world.lease):
             return
         self.world.seen["replayed"] += 1
-        if params["how"] == ALONE:
+        if params["how"] != HERE:
             self._run(app.replay_main)
             return
         self._replay_here(batch)
@@ -177,5 +179,6 @@ class Task:
         replay_here(self.pipeline.stores, batch, load_chain(self.pipeline.chain), lease=self.world.lease)
 
     def _run(self, main: Callable[[list[str]], int], *more: str) -> None:
+        alone = [] if self.pipeline.on_frames else ["--alone"]
         lease = str(self.world.lease)
-        main(["--chain", self.pipeline.chain, "--run-id", self.run_id, "--lease", lease, "--alone", *more])
+        main(["--chain", self.pipeline.chain, "--run-id", self.run_id, "--lease", lease, *alone, *more])

@@ -14,12 +14,12 @@ from homing.pipeline.failure import build_record
 from tests.simulation.checker import Checker
 from tests.simulation.databases import ANSWER_LOST, AWAY, NO_MEMORY
 from tests.simulation.files import NO_FILES
+from tests.simulation.frames import Executor, SparkError
 from tests.simulation.hub import GO, KILL, STALL, Hub, Process, StuckError
 from tests.simulation.plans import Plan, Told, draw
 from tests.simulation.runs import ALONE, HERE, TRIES, Run, Task, first_pass, replay, replay_of
 from tests.simulation.world import (
     CHANGES,
-    CHUNK,
     OUT_OF_MEMORY,
     SHORT_LEASE,
     SLOW,
@@ -33,9 +33,10 @@ from tests.simulation.world import (
 ROUNDS = 15  # in which everything must come to its end once nothing is disturbed any more
 MOST_CALLS = 20_000
 _ALONE = 0.25  # so many of the schedules run the applications that Spark would: they take twice as long
+_ON_FRAMES = 0.1
 JUMP, ABANDON = "JUMP", "ABANDON"
 #: What ends a try of a task and no more.
-_TASK_ERRORS = (HomingError, TaskFailedError, TaskTimeout, OSError, MemoryError)
+_TASK_ERRORS = (HomingError, TaskFailedError, TaskTimeout, OSError, MemoryError, SparkError)
 _FAULTS = {
     KILL: 6, STALL: 4, AWAY: 3, ANSWER_LOST: 3, JUMP: 2, ABANDON: 1, NO_MEMORY: 1, OUT_OF_MEMORY: 4, TIMEOUT: 4,
     NO_FILES: 8,
@@ -68,6 +69,7 @@ class Shape:
     slow: bool = False
     takes_in: bool = False
     hammered: bool = False
+    on_frames: bool = False
     #: What run after run is to meet.
     weather: str | None = None
     #: The only fault there is.
@@ -136,6 +138,10 @@ class Schedule:
             world.seen["two pipelines, one dead-letter store"] += 1
             world.seen["two databases, one store name"] += "twin" in names
         for pipeline in self.pipelines:
+            if shape.on_frames or (shape is ANY and rng.random() < _ON_FRAMES):
+                pipeline.on_frames = True
+                world.deploy(pipeline, pipeline.versions.pop())
+                world.seen["a chain with DataFrames"] += 1
             pipeline.takes_in = shape.takes_in or rng.random() < 0.15
         if shape.slow or rng.random() < 0.05:
             self._slow_down()
@@ -307,6 +313,12 @@ class Schedule:
         self.hub.start(process, task)
 
     def _ended(self, process: Process) -> None:
+        if isinstance(process.about, Executor):
+            if process.killed:
+                self.trace.append(f"{process.name} ended: KILLED")
+                self.world.seen["an executor died, and its driver did not"] += 1
+                self._died(process)
+            return
         task: Task = process.about
         run, strand = task.run, process.strands[0]
         run.live.remove(process)
@@ -337,7 +349,7 @@ class Schedule:
             self._begin(replay_of(run, stranded))
 
     def _died(self, process: Process) -> None:
-        self.world.allowed_duplicates += CHUNK  # what it had delivered and not yet recorded
+        self.world.allowed_duplicates += self.world.unrecorded(process.about.pipeline)
         self.world.died(process)
         self.found += [f"{lost}, at once" for lost in self.checker.lost() if f"{lost}, at once" not in self.found]
 
@@ -346,7 +358,7 @@ class Schedule:
             self.world.seen["a lost lease noticed"] += 1
             if not self._disturbed():
                 self.found.append(f"unexpected: {process.name} has lost its lease, and nobody was in its way")
-        self.world.allowed_duplicates += CHUNK
+        self.world.allowed_duplicates += self.world.unrecorded(process.about.pipeline)
         changed = len(process.about.pipeline.versions) > 1
         if not isinstance(error, _TASK_ERRORS) and not changed:
             self.found.append(f"unexpected: {process.name} ended with {error!r}")
@@ -392,6 +404,8 @@ class Schedule:
             return not at_handler and not what.startswith(("file", "broker"))
         if fault == TIMEOUT:
             return at_handler and task.run.params.get("how") == HERE
+        if fault == ABANDON:
+            return isinstance(task, Task)
         if fault == NO_FILES:
             return what.startswith("file")
         return at_handler if fault == OUT_OF_MEMORY else True
@@ -399,15 +413,15 @@ class Schedule:
     def _fault(self, process: Process, fault: str, what: str) -> str:
         self.budget -= 1
         self.faults += 1
-        task: Task = process.about
         self.world.seen[fault] += 1
         self.trace.append(f"{process.name}: {fault} at {what}")
         if fault == JUMP:
             self.world.time_passes(self.world.lease * self.rng.choice([1 / 3, 2 / 3, 7 / 6]))
-            self.world.allowed_duplicates += CHUNK * self.hub.processes
+            most = max(map(self.world.unrecorded, self.pipelines))
+            self.world.allowed_duplicates += most * self.hub.processes
             return GO
         if fault == ABANDON:
-            task.run.abandoned = True
+            process.about.run.abandoned = True
             return KILL
         if fault == STALL:
             self._stall(process)
@@ -415,11 +429,11 @@ class Schedule:
 
     def _stall(self, process: Process) -> None:
         """Stopped for long enough that Airflow takes it for dead and starts another; it will wake up some time."""
-        task: Task = process.about
+        task: Task | Executor = process.about
         process.stalled = True
-        self.world.allowed_duplicates += CHUNK
+        self.world.allowed_duplicates += self.world.unrecorded(task.pipeline)
         self.world.suffer(task.pipeline, task.run_id, process.name)
-        if task.current and task.run.tries[task.name] < TRIES:
+        if isinstance(task, Task) and task.current and task.run.tries[task.name] < TRIES:
             task.current = False
             self.world.seen["two tries at once"] += 1
             self._start(task.run, task.name)

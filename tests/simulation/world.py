@@ -25,9 +25,10 @@ from homing.spark import app, recorder
 from homing.stores import open_store, resolve_url
 from homing.stores.sql import SqlStore
 from homing.stores.sql.batches import Batches
-from tests.simulation import files
+from tests.simulation import files, frames
 from tests.simulation.broker import Connection, Queue
 from tests.simulation.databases import Databases
+from tests.simulation.frames import Column
 from tests.simulation.hub import START, Process
 from tests.simulation.plans import SOURCE, RefusedError, Told
 from tests.simulation.virtual import Here, install, replace
@@ -68,6 +69,8 @@ class Pipeline:
     versions: list[tuple[str, ...]] = field(default_factory=lambda: [FLOWS])
     #: Whether its messages come from the broker.
     takes_in: bool = False
+    #: Whether some of its handlers take DataFrames, so that only Spark can run them.
+    on_frames: bool = False
 
     @property
     def flows(self) -> tuple[str, ...]:
@@ -94,7 +97,7 @@ class World:
             # In another database, under the same name.
             "twin": self._pipeline("twin", self.databases.open("two", "orders"), dead),
         }
-        self._chains: dict[tuple[str, tuple[str, ...]], HandlerChain] = {}
+        self._chains: dict[tuple[str, tuple[str, ...], bool], HandlerChain] = {}
         self._module = ModuleType("simulated_chains")
         self._number = next(_NUMBERS)
         for store in self.databases.stores:
@@ -120,7 +123,7 @@ class World:
         self.allowed_duplicates = 0
         for pipeline in self.pipelines.values():
             shutil.rmtree(self.work_dir / pipeline.name, ignore_errors=True)
-            pipeline.versions, pipeline.takes_in = [], False
+            pipeline.versions, pipeline.takes_in, pipeline.on_frames = [], False, False
             pipeline.queue.start_over()
             self.deploy(pipeline, FLOWS)
 
@@ -129,6 +132,7 @@ class World:
         install(patch, self.here)
         self.databases.install(patch)
         files.install(patch, self.here)
+        frames.install(patch, self.here)
         patch.setattr(recorder, "CHUNK", CHUNK)
         patch.setattr(app, "_end", self._ended)
         patch.setattr(app, "_end_when_told", lambda: None, raising=False)
@@ -175,17 +179,46 @@ class World:
     def deploy(self, pipeline: Pipeline, flows: tuple[str, ...]) -> None:
         """The chain has these destinations from now on."""
         pipeline.versions.append(flows)
-        key = pipeline.name, flows
+        key = pipeline.name, flows, pipeline.on_frames
         if key not in self._chains:
             self._chains[key] = self._chain(*key)
         setattr(self._module, pipeline.name, self._chains[key])
 
-    def _chain(self, name: str, flows: tuple[str, ...]) -> HandlerChain:
+    def _chain(self, name: str, flows: tuple[str, ...], on_frames: bool) -> HandlerChain:
         @message_filter(name="wanted")
         def wanted(ctx: MessageContext) -> bool:
             return self.let_in(ctx.get_content())
 
-        return HandlerChain(name, source_flow=[wanted], destinations_flow=[self._flow(flow) for flow in flows])
+        first, *others = flows
+        return HandlerChain(
+            name,
+            source_flow=[self._wanted_on_frames() if on_frames else wanted],
+            destinations_flow=[
+                self._flow_on_frames(first) if on_frames else self._flow(first),
+                *(self._flow(flow) for flow in others),
+            ],
+        )
+
+    def _wanted_on_frames(self) -> Any:
+        @message_filter(name="wanted", dataframe=True)
+        def wanted(frame: Any) -> Any:
+            return frame.where(Column(lambda row: self.let_in(json.loads(row["message"]))))
+
+        return wanted
+
+    def _flow_on_frames(self, flow: str) -> Any:
+        @message_filter(name=f"for_{flow}", dataframe=True)
+        def fits(frame: Any) -> Any:
+            return frame.where(
+                Column(lambda row: flow not in self.told[json.loads(row["message"])["serial"]].plan.filtered)
+            )
+
+        @destination(name=flow, dataframe=True)
+        def deliver(frame: Any) -> None:
+            self.seen["a DataFrame delivered"] += 1
+            self.send_all([json.loads(row["message"]) for row in frame.collect()], flow)
+
+        return [fits], deliver
 
     def _flow(self, flow: str) -> Any:
         @message_filter(name=f"for_{flow}")
@@ -209,21 +242,28 @@ class World:
 
     def send(self, content: dict[str, Any], flow: str) -> None:
         """The destination: takes the message, refuses it, or both; or kills whoever brings it."""
-        told = self.told[content["serial"]]
-        decision = self.here.pause(f"send {told.serial} to {flow}")
+        self.send_all([content], flow)
+
+    def send_all(self, contents: list[dict[str, Any]], flow: str) -> None:
+        """These at once: the destination takes all of them or none."""
+        messages = [self.told[content["serial"]] for content in contents]
+        decision = self.here.pause(f"send {', '.join(str(told.serial) for told in messages)} to {flow}")
         if decision == TIMEOUT:
             time_is_up(signal.SIGUSR1, None)
         if self.slow:
             self.here.wait(self.slow)
         if decision == OUT_OF_MEMORY:
-            told.failures += 1
+            for told in messages:
+                told.failures += 1
             raise MemoryError
-        asked = self._maybe_refuse(told, flow)
-        told.sent[flow] = told.sent.get(flow, 0) + 1
-        if asked <= told.plan.late_refusals.get(flow, 0):
-            self.allowed_duplicates += 1
-            told.failures += 1
-            raise RefusedError(f"{flow} took {told.serial} and failed then")
+        asked = [self._maybe_refuse(told, flow) for told in messages]
+        for told in messages:
+            told.sent[flow] = told.sent.get(flow, 0) + 1
+        for told, times in zip(messages, asked, strict=True):
+            if times <= told.plan.late_refusals.get(flow, 0):
+                self.allowed_duplicates += len(messages)
+                told.failures += 1
+                raise RefusedError(f"{flow} took {told.serial} and failed then")
 
     def _maybe_refuse(self, told: Told, flow: str) -> int:
         asked = told.asked[flow] = told.asked.get(flow, 0) + 1
@@ -276,6 +316,10 @@ class World:
                     told = self.told.get(serial_of(json.loads(text)))
                     if told is not None:
                         told.suffered.add(why if run_id else token)
+
+    def unrecorded(self, pipeline: Pipeline) -> int:
+        """How many deliveries of it may be made again when somebody ends: those that are made and not recorded."""
+        return len(self.told) if pipeline.on_frames else CHUNK
 
     def time_passes(self, seconds: float) -> None:
         self.here.clock.advance(seconds)

@@ -1,0 +1,338 @@
+"""Spark as the product's jobs see it: plans of DataFrames, run part by part, each part by an executor of its own.
+
+An executor is a process, so it takes turns, dies and is stopped like any other, and leaves its driver behind. Only what
+the product asks of Spark is here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as spark_functions
+from pyspark.sql.types import StringType
+
+from homing.delivery import reach
+from homing.spark import sessions
+from homing.spark.columns import PROCESSED, PROCESSED_DDL, STORED, STORED_DDL, TALLY, TALLY_DDL
+from tests.simulation.hub import Process
+from tests.simulation.virtual import Here, replace
+
+Row = dict[str, Any]
+Batches = Iterator[pa.RecordBatch]
+Part = Callable[[], Batches]
+
+_SCHEMAS = {STORED_DDL: STORED, PROCESSED_DDL: PROCESSED, TALLY_DDL: TALLY}
+#: Into how many parts a batch is cut.
+_PARTS = 2
+
+
+class SparkError(Exception):
+    """What a driver hears of its executors."""
+
+
+@dataclass
+class Executor:
+    """What an executor's process is about: the try of a task whose driver has started it."""
+
+    task: Any
+
+    @property
+    def pipeline(self) -> Any:
+        return self.task.pipeline
+
+    @property
+    def run(self) -> Any:
+        return self.task.run
+
+    @property
+    def run_id(self) -> str:
+        return str(self.task.run_id)
+
+
+@dataclass(eq=False)
+class Session:
+    here: Here
+    at_work: list[Process] = field(default_factory=list)
+    cancelled: bool = False
+
+    @property
+    def conf(self) -> Any:
+        return SimpleNamespace(get=lambda _name, default=None: default, set=lambda _name, _value: None)
+
+    @property
+    def read(self) -> Any:
+        return SimpleNamespace(schema=lambda ddl: SimpleNamespace(parquet=lambda *paths: self._files(paths, ddl)))
+
+    def createDataFrame(self, table: pa.Table) -> Frame:  # noqa: N802 - Spark's names
+        return Frame(self, [lambda: iter(table.to_batches())], table.schema)
+
+    def range(self, start: int, stop: int, _step: int, _parts: int) -> Frame:
+        numbers = [pa.record_batch({"id": pa.array([number])}) for number in range(start, stop)]
+        return Frame(self, [lambda one=one: iter([one]) for one in numbers], pa.schema([("id", pa.int64())]))
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self._end_all()
+
+    def run(self, parts: list[Part]) -> list[list[pa.RecordBatch]]:
+        """What the parts come to. Raises SparkError when one of them fails, or the executor that has it dies."""
+        hub, strand = self.here.hub, self.here.strand()
+        assert hub is not None
+        assert strand is not None
+        driver = strand.process
+        executors = [Process(f"{driver.name}/{place}", Executor(driver.about)) for place in range(len(parts))]
+        driver.children += executors
+        self.at_work = executors
+        for executor, part in zip(executors, parts, strict=True):
+            hub.start(executor, lambda part=part: list(part()))  # type: ignore[misc]
+        self.here.wait(None, lambda: not any(one.alive for one in executors) or self._failed() is not None)
+        failed = self._failed()
+        self._end_all()
+        if self.cancelled:
+            raise SparkError("[SPARK_JOB_CANCELLED] the job was cancelled")
+        if failed is not None:
+            raise failed
+        return [executor.strands[0].result for executor in executors]
+
+    def _failed(self) -> SparkError | None:
+        for executor in self.at_work:
+            error = executor.strands[0].error
+            if executor.killed:
+                return SparkError("Python worker exited unexpectedly (crashed)")
+            if error is not None:
+                return SparkError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+        return None
+
+    def _end_all(self) -> None:
+        """When one fails, Spark ends the others."""
+        assert self.here.hub is not None
+        for executor in self.at_work:
+            if executor.alive:
+                self.here.hub.kill(executor)
+
+    def _files(self, paths: tuple[str, ...], ddl: str) -> Frame:
+        def read(path: str) -> Batches:
+            for file in sorted(Path(path).glob("*.parquet")):
+                yield from pq.read_table(file).to_batches()
+
+        return Frame(self, [lambda path=path: read(path) for path in paths], _SCHEMAS[ddl])
+
+
+class Frame:
+    """A plan: how to make its rows, part by part. Nothing is made before somebody asks for it."""
+
+    def __init__(
+        self, session: Session, parts: list[Part], schema: pa.Schema, observed: tuple[Observed, ...] = ()
+    ) -> None:
+        self._session, self._parts, self._schema, self._observed = session, parts, schema, observed
+
+    columns = property(lambda self: self._schema.names)
+    schema = property(lambda _: {"message": SimpleNamespace(dataType=StringType())})
+
+    # -- plans -------------------------------------------------------------------------------------------------
+
+    def mapInArrow(self, work: Callable[[Batches], Batches], ddl: str) -> Frame:  # noqa: N802
+        return self._with([lambda part=part: work(part()) for part in self._parts], _SCHEMAS[ddl])
+
+    def union(self, other: Frame) -> Frame:
+        return Frame(
+            self._session, [*self._parts, *other._parts], self._schema, (*self._observed, *other._observed)
+        )
+
+    def coalesce(self, _number: int) -> Frame:
+        return self._with([lambda: (batch for part in self._parts for batch in part())])
+
+    def select(self, *names: str) -> Frame:
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return self._each_row(lambda row: [{name: row[name] for name in names}], schema)
+
+    def where(self, condition: Column) -> Frame:
+        return self._each_row(lambda row: [row] if condition(row) else [])
+
+    def join(self, other: Frame, on: str, _how: str) -> Frame:
+        there = {row[on] for part in other._parts for batch in part() for row in batch.to_pylist()}
+        return self._each_row(lambda row: [row] if row[on] in there else [])
+
+    def withColumns(self, columns: dict[str, Column]) -> Frame:  # noqa: N802
+        new = [pa.field(name, pa.string()) for name in columns if name not in self.columns]
+        return self._each_row(
+            lambda row: [{**row, **{name: column(row) for name, column in columns.items()}}],
+            pa.schema([*self._schema, *new]),
+        )
+
+    def observe(self, observed: Observed, *aggregates: Column) -> Frame:
+        observed.aggregates = aggregates
+
+        def count(part: Part) -> Batches:
+            for batch in part():
+                observed.rows += batch.to_pylist()
+                yield batch
+
+        frame = self._with([lambda part=part: count(part) for part in self._parts])
+        frame._observed = (*self._observed, observed)
+        return frame
+
+    def cache(self) -> Frame:
+        kept: dict[int, list[pa.RecordBatch]] = {}
+
+        def once(place: int) -> Batches:
+            if place not in kept:
+                kept[place] = list(self._parts[place]())
+            return iter(kept[place])
+
+        return self._with([lambda place=place: once(place) for place in range(len(self._parts))])
+
+    def unpersist(self) -> None:
+        pass
+
+    # -- what has Spark run them -------------------------------------------------------------------------------
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return pa.Table.from_batches([batch for part in self._run() for batch in part], schema=self._schema)
+
+    def collect(self) -> list[Row]:
+        return list(self.toArrow().to_pylist())
+
+    def count(self) -> int:
+        return int(self.toArrow().num_rows)
+
+    @property
+    def write(self) -> Any:
+        ready = SimpleNamespace(options=lambda **_: SimpleNamespace(parquet=self._write))
+        return SimpleNamespace(mode=lambda _: ready)
+
+    def _write(self, path: str) -> None:
+        table = self.toArrow()
+        Path(path).mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, f"{path}/part-0.parquet")
+
+    def _run(self) -> list[list[pa.RecordBatch]]:
+        unknown = [one for one in self._observed if one.counted is None]
+        for one in unknown:
+            one.rows = []
+        done = self._session.run(self._parts)
+        for one in unknown:
+            one.count()
+        return done
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _with(self, parts: list[Part], schema: pa.Schema | None = None) -> Frame:
+        return Frame(self._session, parts, schema or self._schema, self._observed)
+
+    def _each_row(self, make: Callable[[Row], list[Row]], schema: pa.Schema | None = None) -> Frame:
+        made = schema or self._schema
+
+        def run(part: Part) -> Batches:
+            for batch in part():
+                yield pa.RecordBatch.from_pylist([new for row in batch.to_pylist() for new in make(row)], schema=made)
+
+        return self._with([lambda part=part: run(part) for part in self._parts], made)
+
+
+class Observed:
+    """Spark's Observation: what was counted at a place of a plan the first time it was run."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.aggregates: tuple[Column, ...] = ()
+        self.counted: dict[str, Any] | None = None
+
+    def count(self) -> None:
+        self.counted = {column.name: column(self.rows) for column in self.aggregates}
+
+    @property
+    def get(self) -> dict[str, Any]:
+        assert self.counted is not None
+        return self.counted
+
+
+@dataclass(eq=False)
+class Column:
+    """A value of a row; as an aggregate, of all rows."""
+
+    of: Callable[[Any], Any]
+    name: str = ""
+
+    def __call__(self, rows: Any) -> Any:
+        return self.of(rows)
+
+    def __eq__(self, other: object) -> Column:  # type: ignore[override]
+        return Column(lambda row: self(row) == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def alias(self, name: str) -> Column:
+        return Column(self.of, name)
+
+    def between(self, low: Any, high: Any) -> Column:
+        return Column(lambda row: low <= self(row) <= high)
+
+    def isNull(self) -> Column:  # noqa: N802
+        return Column(lambda row: self(row) is None)
+
+
+class Functions:
+    """The module `pyspark.sql.functions`."""
+
+    def col(self, name: str) -> Column:
+        return Column(lambda row: row[name])
+
+    def lit(self, value: Any) -> Column:
+        return Column(lambda _: value)
+
+    def raise_error(self, name: str) -> Column:
+        def fail(row: Row) -> Any:
+            raise SparkError(row[name])
+
+        return Column(fail)
+
+    def when(self, condition: Column, value: Column) -> Any:
+        return SimpleNamespace(
+            otherwise=lambda other: Column(lambda row: value(row) if condition(row) else other(row))
+        )
+
+    def broadcast(self, frame: Frame) -> Frame:
+        return frame
+
+    def count(self, _: Column) -> Column:
+        return Column(len)
+
+    def count_if(self, condition: Column) -> Column:
+        return Column(lambda rows: sum(bool(condition(row)) for row in rows))
+
+    def xxhash64(self, name: str) -> Column:
+        return Column(lambda row: zlib.crc32(row[name].encode()))
+
+    def bit_xor(self, column: Column) -> Column:
+        return Column(lambda rows: reduce(xor, map(column, rows)) if rows else None)
+
+
+def install(patch: pytest.MonkeyPatch, here: Here) -> None:
+    @contextmanager
+    def open_session(_name: str) -> Iterator[Session]:
+        yield Session(here)
+
+    instead: list[tuple[Any, Any]] = [
+        (DataFrame, Frame),
+        (Observation, Observed),
+        (spark_functions, Functions()),
+        (sessions.open_session, open_session),
+        (sessions.cancel_jobs, Session.cancel),
+        (sessions.parallelism, lambda _: _PARTS),
+        (sessions.master_of, lambda _: "local"),
+        (reach.refuse_unreachable, lambda *_: None),
+    ]
+    replace(patch, instead)
