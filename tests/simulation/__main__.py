@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
 
+from tests.simulation.coverage import Coverage
 from tests.simulation.simulate import simulation
 from tests.simulation.variants import VARIANTS
 
@@ -22,12 +22,12 @@ def main() -> int:
     say, started, failed = sys.stdout.write, time.monotonic(), 0
     one = arguments.seed is not None and arguments.schedules is None
     number = 1 if one else arguments.schedules or 1000
-    first, seen = arguments.seed or 0, Counter[str]()
+    first, coverage = arguments.seed or 0, Coverage()
     with simulation(VARIANTS[arguments.variant]) as schedule_of:
         for seed in range(first, first + number):
             schedule = schedule_of(seed, crash_at=arguments.crash_at)
             problems = schedule.run()
-            seen.update(what for what, times in schedule.seen.items() if times)
+            coverage.note(schedule)
             if one:
                 say("".join(f"{line}\n" for line in schedule.trace))
             if problems:
@@ -37,7 +37,7 @@ def main() -> int:
                 if not arguments.go_on:
                     break
     if not one:
-        say("".join(f"{times:8} schedules saw: {what}\n" for what, times in sorted(seen.items())))
+        say(str(coverage))
     say(f"{number} schedules in {time.monotonic() - started:.1f} s, {failed} found something\n")
     return 1 if failed else 0
 

@@ -9,7 +9,7 @@ from homing.delivery import keep_books
 from homing.delivery.suspects import CRASH
 from homing.message import Message
 from homing.pipeline.failure import read_record
-from homing.store import CRASHED
+from homing.store import CRASHED, TOO_LARGE
 from tests.simulation.plans import Told
 from tests.simulation.world import Pipeline, World, serial_of
 
@@ -40,6 +40,10 @@ class Checker:
             found |= {message.content["serial"] for message in queue.everything()} - dead
         return found
 
+    def dead(self) -> list[Told]:
+        """What lies in the dead-letter store now."""
+        return [self._world.told[serial] for serial in sorted(self._dead_serials())]
+
     def done(self, told: Told) -> bool:
         """Whether it was dropped by its rule, or has reached every destination of a chain that was in force for it."""
         versions = self._world.pipelines[told.pipeline].versions[told.since :]
@@ -51,6 +55,7 @@ class Checker:
         """What is wrong at the end of a schedule; nothing, if all is well."""
         world = self._world
         found = [*self.lost(), *(f"stuck: {_named(world.told[one])} still waits" for one in sorted(self.waiting()))]
+        found += [f"unexpected: {_named(told)} is too large" for told in world.told.values() if self._grew(told)]
         for letter in self._letters():
             found += self._doubts(letter)
         for pipeline in (world.pipelines[name] for name in {told.pipeline: None for told in world.told.values()}):
@@ -60,6 +65,10 @@ class Checker:
         if extra > world.allowed_duplicates:
             found.append(f"{extra} duplicates where {world.allowed_duplicates} are accounted for")
         return found
+
+    def _grew(self, told: Told) -> bool:
+        """Whether a store took what is larger than it should take."""
+        return told.too_large and told.accepted and told.serial not in self._dead_at_broker()
 
     # -- dead letters ------------------------------------------------------------------------------------------
 
@@ -96,10 +105,11 @@ class Checker:
         return found
 
     def _doubts_of_broker(self, pipeline: Pipeline) -> list[str]:
+        letters = [(self._world.told[message.content["serial"]], reason) for message, reason in pipeline.queue.dead]
         return [
-            f"false dead letter: {message.id} at the broker, for {reason}"
-            for message, reason in pipeline.queue.dead
-            if len(self._world.told[message.content["serial"]].suffered) < LEAST_DEATHS
+            f"false dead letter: {_named(told)} at the broker, for {reason}"
+            for told, reason in letters
+            if not (told.too_large if reason == TOO_LARGE else len(told.suffered) >= LEAST_DEATHS)
         ]
 
     # -- books -------------------------------------------------------------------------------------------------

@@ -147,9 +147,7 @@ class Frame:
         return self._with([lambda part=part: work(part()) for part in self._parts], _SCHEMAS[ddl])
 
     def union(self, other: Frame) -> Frame:
-        return Frame(
-            self._session, [*self._parts, *other._parts], self._schema, (*self._observed, *other._observed)
-        )
+        return Frame(self._session, [*self._parts, *other._parts], self._schema, (*self._observed, *other._observed))
 
     def coalesce(self, _number: int) -> Frame:
         return self._with([lambda: (batch for part in self._parts for batch in part())])
@@ -300,9 +298,7 @@ class Functions:
         return Column(fail)
 
     def when(self, condition: Column, value: Column) -> Any:
-        return SimpleNamespace(
-            otherwise=lambda other: Column(lambda row: value(row) if condition(row) else other(row))
-        )
+        return SimpleNamespace(otherwise=lambda other: Column(lambda row: value(row) if condition(row) else other(row)))
 
     def broadcast(self, frame: Frame) -> Frame:
         return frame

@@ -69,6 +69,8 @@ class Told:
     content: dict[str, Any]
     plan: Plan
     content_type: str | None = None
+    #: Whether it is larger than its store takes.
+    too_large: bool = False
     #: Whether somebody has promised its delivery.
     accepted: bool = False
     #: Whether the store has forgotten it, after it was finished.

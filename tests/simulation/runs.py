@@ -10,7 +10,7 @@ from homing.delivery import Batch, Selection, take_in, work
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import select
 from homing.delivery.replaying import replay_here
-from homing.errors import StoreUnavailableError
+from homing.errors import StoreUnavailableError, TooLargeError
 from homing.message import Message
 from homing.pipeline import load_chain
 from homing.spark import app
@@ -91,10 +91,16 @@ class Task:
         for told in self.run.params["messages"]:
             message = Message(told.id, told.content, content_type=told.content_type)
             if not self.pipeline.takes_in:
-                self.pipeline.stores.store.store(message)
+                self._store(message)
             elif not told.accepted:
                 self.pipeline.queue.publish(message)
             self.world.note_accepted([told])
+
+    def _store(self, message: Message) -> None:
+        try:
+            self.pipeline.stores.store.store(message)
+        except TooLargeError:
+            self.world.seen["too large, and refused"] += 1
 
     def purge(self) -> None:
         if self.pipeline.stores.store.purge(0):
@@ -146,6 +152,10 @@ class Task:
         if not params["selected"] or not batch.reclaim(params["selected"], self.world.lease):
             return
         self.world.seen["replayed"] += 1
+        rows = self.world.databases.select(stores.dead_letters, "batch_id", "lock_token")
+        self.world.seen["replayed from the dead letters"] += any(
+            batch_id == self.run_id and token is not None for batch_id, token in rows
+        )
         if params["how"] != HERE:
             self._run(app.replay_main)
             return

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from homing.delivery.records import FAILURE_TYPE
 from homing.errors import HomingError, LeaseLostError
 from homing.message import Message
 from homing.pipeline.failure import build_record
+from homing.size_limit import DEFAULT_BYTES
 from tests.simulation.checker import Checker
 from tests.simulation.databases import ANSWER_LOST, AWAY, NO_MEMORY
 from tests.simulation.files import NO_FILES
 from tests.simulation.frames import Executor, SparkError
+from tests.simulation.harms import ABANDON, ACTS, ANY, FAULTS, JUMP, LASTING, TOPOLOGIES, Shape
 from tests.simulation.hub import GO, KILL, STALL, Hub, Process, StuckError
 from tests.simulation.plans import Plan, Told, draw
 from tests.simulation.runs import ALONE, HERE, TRIES, Run, Task, first_pass, replay, replay_of
@@ -34,49 +36,12 @@ ROUNDS = 15  # in which everything must come to its end once nothing is disturbe
 MOST_CALLS = 20_000
 _ALONE = 0.25  # so many of the schedules run the applications that Spark would: they take twice as long
 _ON_FRAMES = 0.1
-JUMP, ABANDON = "JUMP", "ABANDON"
+_REPLAYED = 0.3
+_SMALL_STORES = 0.1
+#: `max_message_bytes` of small stores, and what of it a message has beside its text.
+SMALL, _BESIDE = 2_000, 200
 #: What ends a try of a task and no more.
 _TASK_ERRORS = (HomingError, TaskFailedError, TaskTimeout, OSError, MemoryError, SparkError)
-_FAULTS = {
-    KILL: 6, STALL: 4, AWAY: 3, ANSWER_LOST: 3, JUMP: 2, ABANDON: 1, NO_MEMORY: 1, OUT_OF_MEMORY: 4, TIMEOUT: 4,
-    NO_FILES: 8,
-}  # fmt: skip
-_TOPOLOGIES = {("orders",): 6, ("orders", "refunds"): 1, ("orders", "twin"): 1}
-_ACTS = (
-    "resend", "resend", "purge", "deploy", "clear", "dead letters away", "store away", "forge", "sweep", "another run",
-    "no files", "no memory", "timeouts",
-)  # fmt: skip
-#: For a while each process that comes to such a step meets this, so many times out of a hundred.
-_LASTING = {"no files": (NO_FILES, 100), "no memory": (NO_MEMORY, 30), "timeouts": (TIMEOUT, 100)}
-#: What must have happened among some thousand schedules, or they show nothing.
-KINDS = {
-    *_FAULTS, *(f"for a while: {name}" for name in _LASTING), *(f"chain changed: {name}" for name in CHANGES),
-    "a lost lease noticed", "a message kills", "a message that its store gave up was finished", "a slow destination",
-    "an id came again", "away: dead letters", "away: store", "cleared", "dropped by rule", "forged record",
-    "left behind, and swept up", "purged", "replayed", "taken in", "two databases, one store name",
-    "two pipelines, one dead-letter store", "two tries at once",
-}  # fmt: skip
-# So rare that only some thousand schedules have them.
-KINDS -= {OUT_OF_MEMORY, TIMEOUT}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What all schedules of a kind have in common; what is not said is drawn."""
-
-    how: str | None = None
-    size: int | None = None
-    slow: bool = False
-    takes_in: bool = False
-    hammered: bool = False
-    on_frames: bool = False
-    #: What run after run is to meet.
-    weather: str | None = None
-    #: The only fault there is.
-    fault: str | None = None
-
-
-ANY = Shape()
 
 
 class Schedule:
@@ -123,11 +88,12 @@ class Schedule:
 
     def _set_the_stage(self) -> None:
         rng, world = self.rng, self.world
-        world.start_over(max_deliveries=rng.choice([2, 3, 5]))
+        self.most_bytes = SMALL if rng.random() < _SMALL_STORES else DEFAULT_BYTES
+        world.start_over(max_deliveries=rng.choice([2, 3, 5]), max_message_bytes=self.most_bytes)
         disturbed = self.crash_at is None
         self.budget = rng.choice([0, 1, 1, 2, 3, 5]) if disturbed else 0
         self.rate = rng.choice([0.02, 0.05, 0.1])
-        names = rng.choices(list(_TOPOLOGIES), list(_TOPOLOGIES.values()))[0]
+        names = rng.choices(list(TOPOLOGIES), list(TOPOLOGIES.values()))[0]
         self.pipelines = [world.pipelines[name] for name in names]
         shape = self.shape
         self.how = shape.how or (ALONE if rng.random() < _ALONE else HERE)
@@ -146,8 +112,8 @@ class Schedule:
         if shape.slow or rng.random() < 0.05:
             self._slow_down()
         if disturbed and not shape.fault:
-            acts = rng.choices(_ACTS, k=rng.choice([0, 0, 0, 1, 1, 2]))
-            self.acts = sorted((rng.randint(1, 150), act) for act in acts)
+            acts = rng.choices(list(ACTS), list(ACTS.values()), k=rng.choice([0, 0, 0, 1, 1, 2]))
+            self.acts = sorted((rng.randint(1, 250), act) for act in acts)
 
     def _slow_down(self) -> None:
         """Deliveries that together take longer than a lease, which whoever makes them must keep."""
@@ -165,7 +131,7 @@ class Schedule:
             self.hub.run()
         if self.shape.hammered or (self.crash_at is None and rng.random() < 0.03):
             self._hammer()
-        if self.shape.weather or (self.crash_at is None and rng.random() < 0.03):
+        if self.shape.weather or (self.crash_at is None and rng.random() < 0.05):
             self._bad_weather()
         for pipeline in self.pipelines:
             for number in range(rng.choice([1, 1, 1, 1, 2])):
@@ -175,6 +141,20 @@ class Schedule:
         while self.acts:
             self._act(self.acts.pop(0)[1])
             self.hub.run()
+        if self.crash_at is None and rng.random() < _REPLAYED:
+            self._replay_the_dead()
+
+    def _replay_the_dead(self) -> None:
+        """Somebody has mended what was wrong, or thinks so, and replays what lies in the dead-letter store."""
+        dead = self.checker.dead()
+        if self.rng.random() < 0.7:
+            for told in dead:
+                told.plan = replace(told.plan, refusals={}, kills=None)
+        for pipeline in self.pipelines:
+            ids = sorted({told.id for told in dead if told.pipeline == pipeline.name})
+            if ids:
+                self._begin(replay(pipeline, f"again{self.steps}", {"ids": ids, "how": self.how}))
+        self.hub.run()
 
     def _hammer(self) -> None:
         """Runs that claim and are never heard of again, until the store gives their messages up."""
@@ -188,7 +168,7 @@ class Schedule:
 
     def _bad_weather(self) -> None:
         """Run after run meets the same error, which is no death and nobody's fault."""
-        what = self.shape.weather or self.rng.choice(list(_LASTING))
+        what = self.shape.weather or self.rng.choice(list(LASTING))
         how = ALONE if what == "no files" else self.how
         self._acted = True
         self._until[what] = MOST_CALLS
@@ -230,18 +210,46 @@ class Schedule:
             "sweep": lambda one: self._begin(self._sweep(one, f"sweep.{self.steps}")),
             "another run": self._another,
         }
-        if act in _LASTING:
+        if act in LASTING:
             self._until[act] = self.steps + self.rng.choice([40, 150, 300])
         else:
             doing[act](pipeline)
 
-    def _tell(self, pipeline: Pipeline, message_id: str, plan: Plan | None = None, **more: Any) -> Told:
+    def _tell(
+        self,
+        pipeline: Pipeline,
+        message_id: str,
+        plan: Plan | None = None,
+        *,
+        content: dict[str, Any] | None = None,
+        content_type: str | None = None,
+    ) -> Told:
         self._serials += 1
         plan = plan or draw(self.rng, pipeline.flows)
-        content = {"serial": self._serials, "text": f"message {self._serials}", **more.pop("content", {})}
-        told = Told(self._serials, pipeline.name, message_id, content, plan, since=len(pipeline.versions) - 1, **more)
+        # A store takes what looks like the record of a failure whatever its size.
+        size, too_large = self._draw_size() if content_type is None else (0, False)
+        text = f"message {self._serials}".ljust(size, ".")
+        content = {"serial": self._serials, "text": text, **(content or {})}
+        told = Told(
+            self._serials,
+            pipeline.name,
+            message_id,
+            content,
+            plan,
+            content_type=content_type,
+            too_large=too_large,
+            since=len(pipeline.versions) - 1,
+        )
         self.world.told[told.serial] = told
         return told
+
+    def _draw_size(self) -> tuple[int, bool]:
+        """How long a text is, and whether that is too long. What just fits must also fit wherever it is moved to."""
+        if self.most_bytes != SMALL or self.rng.random() < 0.5:
+            return 0, False
+        too_large = self.rng.random() < 0.4
+        self.world.seen["as large as can be"] += not too_large
+        return (2 * SMALL, True) if too_large else (SMALL - _BESIDE, False)
 
     def _produce(self, messages: list[Told]) -> None:
         pipeline = self.world.pipelines[messages[0].pipeline]
@@ -382,18 +390,18 @@ class Schedule:
                 self.world.databases.away.discard(name)
         if self.steps == self.crash_at:
             return self._fault(process, KILL, what)
-        for name, (fault, percent) in _LASTING.items():
+        for name, (fault, percent) in LASTING.items():
             if name in self._until and self._can(process, fault, what) and self.rng.random() * 100 < percent:
                 self.world.seen[f"for a while: {name}"] += 1
                 return fault
         rare = what.startswith(("send", "file", "broker"))  # beside transactions
-        if self.budget <= 0 or self.rng.random() >= self.rate * (3 if rare else 1):
+        if self.budget <= 0 or self.rng.random() >= self.rate * (5 if rare else 1):
             return GO
         fault = self._draw_fault(process, what)
         return GO if fault is None else self._fault(process, fault, what)
 
     def _draw_fault(self, process: Process, what: str) -> str | None:
-        faults = {self.shape.fault: 1} if self.shape.fault else _FAULTS
+        faults = {self.shape.fault: 1} if self.shape.fault else FAULTS
         can = {fault: weight for fault, weight in faults.items() if self._can(process, fault, what)}
         return self.rng.choices(list(can), list(can.values()))[0] if can else None
 

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import pytest
 
-from tests.simulation.schedule import Schedule, Shape
+from tests.simulation.harms import Shape
+from tests.simulation.schedule import Schedule
 from tests.simulation.variants import VARIANTS, Variant
 from tests.simulation.world import World, time_is_up
 

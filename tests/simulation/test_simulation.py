@@ -5,11 +5,9 @@ A schedule is its seed: `python -m tests.simulation --seed N` runs one again and
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
-from tests.simulation.schedule import KINDS
+from tests.simulation.coverage import Coverage
 from tests.simulation.simulate import ScheduleOf, simulation
 from tests.simulation.variants import VARIANTS, Variant
 
@@ -21,14 +19,14 @@ PATIENCE = 300
 class TestSchedules:
     @pytest.mark.parametrize("first", range(0, BLOCKS * BLOCK, BLOCK))
     def test_no_schedule_loses_a_message_or_leaves_one_stuck(self, first: int) -> None:
-        saw: Counter[str] = Counter()
+        coverage = Coverage()
         with simulation() as schedule_of:
             for seed in range(first, first + BLOCK):
                 schedule = schedule_of(seed)
                 problems = schedule.run()
                 assert problems == [], f"again: python -m tests.simulation --seed {seed}\n" + "\n".join(problems)
-                saw.update(what for what, times in schedule.seen.items() if times)
-        assert KINDS - saw.keys() == set(), "never happened, so nothing is known of it"
+                coverage.note(schedule)
+        assert coverage.missing() == [], "never happened, so nothing is known of it"
 
 
 class TestDeaths:

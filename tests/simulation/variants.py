@@ -15,10 +15,11 @@ from homing.delivery import intake
 from homing.delivery.settling import Settling
 from homing.ledger import DELIVERED
 from homing.spark import app, recorder, steps
+from homing.spark.whole import WholeBatch
 from homing.stores.sql import SqlLedger, SqlStore
+from tests.simulation.harms import ANY, Shape
 from tests.simulation.hub import KILL, STALL
 from tests.simulation.runs import ALONE
-from tests.simulation.schedule import ANY, Shape
 
 
 def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
@@ -100,6 +101,17 @@ def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(steps, "_deliver", noted_first)
 
 
+def note_the_frame_before_handing_it_over(patch: pytest.MonkeyPatch) -> None:
+    """The same for a destination that takes DataFrames."""
+    hand_over = WholeBatch._hand_over
+
+    def noted_first(self: WholeBatch, flow: Any, frame: Any, some: Any, watch: Any) -> Any:
+        self._record(head.entry(flow.name, DELIVERED) for head in some)
+        return hand_over(self, flow, frame, some, watch)
+
+    patch.setattr(WholeBatch, "_hand_over", noted_first)
+
+
 def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
     """The lease of a job that takes long is not renewed."""
     patch.setattr(app.LeaseKeeper, "_run", lambda self: self._stop.wait())
@@ -129,6 +141,7 @@ VARIANTS: dict[str, Variant] = {
     "acknowledge-before-intake": Variant("lost: ", acknowledge_before_taking_in, Shape(takes_in=True, fault=KILL)),
     "no-fence": Variant("duplicates where", record_without_a_fence, Shape(size=6, fault=STALL)),
     "note-first": Variant("lost: ", note_before_delivering, Shape(how=ALONE, fault=KILL)),
+    "note-the-frame-first": Variant("lost: ", note_the_frame_before_handing_it_over, Shape(on_frames=True, fault=KILL)),
     "nobody-keeps-the-lease": Variant("has lost its lease", nobody_keeps_the_lease, Shape(slow=True)),
     "chunks-too-large": Variant("duplicates where", chunks_too_large, Shape(how=ALONE, size=6, fault=KILL)),
 }

@@ -112,9 +112,10 @@ class World:
         self.databases.stores.append(failures)
         return Pipeline(name, PipelineStores(store, failures, dead, store.ledger()))
 
-    def start_over(self, max_deliveries: int = 5) -> None:
+    def start_over(self, **properties: Any) -> None:
+        """Empty, and the stores have these properties."""
         self.here.clock.now = START
-        self.databases.start_over(max_deliveries=max_deliveries)
+        self.databases.start_over(**properties)
         self.told: dict[int, Told] = {}
         self.seen: Counter[str] = Counter()
         #: How many seconds each delivery takes, and how many somebody who works on a batch may be silent.

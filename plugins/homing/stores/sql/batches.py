@@ -52,7 +52,7 @@ class Batches:
         return sa.select(c.sequence).where(c.batch_id == sa.bindparam("batch")).limit(1)
 
     @cached_property
-    def _held(self) -> sa.Select[Any]:
+    def _held(self) -> sa.Select[Any, int, Any, Any]:
         c = self._table.c
         return (
             sa.select(sa.func.min(c.lock_token), sa.func.count(), sa.func.max(c.epoch), sa.func.max(c.crashes))
