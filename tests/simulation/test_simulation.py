@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.coverage import Coverage
+from tests.simulation.coverage import KINDS, Coverage
 from tests.simulation.simulate import ScheduleOf, simulation
 from tests.simulation.variants import VARIANTS, Variant
 
@@ -16,6 +16,7 @@ BLOCKS, BLOCK = 20, 500
 PATIENCE = 300
 
 
+@pytest.mark.timeout(1800)  # a block takes half a minute, on a machine that has nothing else to do
 class TestSchedules:
     @pytest.mark.parametrize("first", range(0, BLOCKS * BLOCK, BLOCK))
     def test_no_schedule_loses_a_message_or_leaves_one_stuck(self, first: int) -> None:
@@ -72,3 +73,13 @@ def test_a_seed_is_the_whole_schedule() -> None:
         second.run()
 
     assert first.trace == second.trace
+
+
+def test_what_never_happened_is_named() -> None:
+    coverage = Coverage()
+    with simulation() as schedule_of:
+        schedule = schedule_of(7)
+        schedule.run()
+    coverage.note(schedule)
+
+    assert set(coverage.missing()) == KINDS - {what for what, times in schedule.seen.items() if times}
