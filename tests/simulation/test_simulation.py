@@ -11,12 +11,13 @@ from tests.simulation.coverage import KINDS, Coverage
 from tests.simulation.simulate import ScheduleOf, simulation
 from tests.simulation.variants import VARIANTS, Variant
 
+pytestmark = pytest.mark.timeout(1800)  # half a minute each, on a machine that has nothing else to do
+
 BLOCKS, BLOCK = 20, 500
 #: How many schedules a variant that is broken on purpose may pass before it is caught.
 PATIENCE = 300
 
 
-@pytest.mark.timeout(1800)  # a block takes half a minute, on a machine that has nothing else to do
 class TestSchedules:
     @pytest.mark.parametrize("first", range(0, BLOCKS * BLOCK, BLOCK))
     def test_no_schedule_loses_a_message_or_leaves_one_stuck(self, first: int) -> None:
