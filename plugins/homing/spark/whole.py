@@ -337,7 +337,10 @@ class WholeBatch:
         return len(left)
 
     def _told(self, entry: Entry | None) -> bool:
-        return entry is not None and (entry.done or entry.run_id == self.fence.run_id)
+        if entry is None:
+            return False
+        # What failed once is recorded as processed by what comes before a DataFrame handler: that is not its end.
+        return entry.state != PROCESSED and (entry.done or entry.run_id == self.fence.run_id)
 
     def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
