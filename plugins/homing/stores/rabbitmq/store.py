@@ -69,6 +69,10 @@ class RabbitStore(Store):
         self._holds_the_dead = self._dead_queue == self.name
         start_over_after_fork(self)
 
+    @property
+    def max_message_bytes(self) -> int:
+        return self._options.max_message_bytes
+
     def start_over(self) -> None:
         """In a forked process, which opens connections of its own. What was retrieved before is the parent's to settle:
         here that raises LeaseLostError."""

@@ -137,10 +137,6 @@ class Options:
     #: Whether nothing may be written, not even a table that is missing. No option of a URL.
     read_only: bool = False
 
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        return tuple(self.columns or ())
-
 
 #: Every option of a URL that is the store's and not the database driver's.
 OPTION_NAMES = (

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import compress, count
 from operator import not_
 from typing import Any
@@ -16,7 +17,16 @@ from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
 from homing.calling.forks import start_over_after_fork
-from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, TooLargeError
+from homing.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotInFlightError,
+    StoreError,
+    StoreUnavailableError,
+    TableMissingError,
+    TooLargeError,
+    UnstorableContentError,
+)
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
@@ -157,7 +167,7 @@ class SqlStore(Store):
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
+        now, parts, columns = self._database.now(), self._options.partitions, self._options.columns
         new_ids, surely = _new_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
@@ -173,12 +183,36 @@ class SqlStore(Store):
         new = NewRows(contents, row)
         if not self._database.dialect.locks_rows:
             new.make()  # before anybody has to wait for this transaction
+        try:
+            self._insert(new, window, transaction)
+        except (StoreUnavailableError, TableMissingError):
+            raise
+        except StoreError:
+            fault = self._fault_of_a_header(new, transaction)
+            if fault is None:
+                raise
+            raise fault from None  # the database's own words may repeat what is in the header
+        return [one["id"] for one in new]
+
+    def _insert(self, new: NewRows, window: float, transaction: Any) -> None:
         if new and transaction is None:
             self._database.write(lambda connection: self._inserts.insert(connection, new, window))
         elif new:
             with self._database.within(transaction) as connection:
                 self._inserts.insert(connection, new, window, own=False)
-        return [one["id"] for one in new]
+
+    def _fault_of_a_header(self, new: NewRows, transaction: Any) -> UnstorableContentError | None:
+        if not self._options.columns:
+            return None
+        find = partial(self._inserts.find_fault, new=new, columns=self._options.columns)
+        if transaction is None:
+            return self._database.write(find)
+        with self._database.within(transaction) as connection:
+            return find(connection)
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self._live.current().max_message_bytes
 
     def refusal(self, message: Message) -> TooLargeError | None:
         """Why this store would not take a message of this size; None when it would."""
