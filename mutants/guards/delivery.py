@@ -325,8 +325,8 @@ GUARDS = (
     guard(
         "one message that does not fit takes no other with it",
         _INTAKE,
-        "            _dead_letter(group[0][0], source, error)\n            return []\n        half",
-        "            _dead_letter(group[0][0], source, error)\n            return []\n        return group\n        half",
+        "            return []\n        half",
+        "            return []\n        return group\n        half",
         f"{_NEIGHBOURS}test_of_a_hundred_ten_bad_ones_are_dead_lettered_alone[sqlite]",
     ),
     guard(

@@ -6,6 +6,7 @@ HomingError
 │   ├── MissingExtraError       an optional package is not installed
 │   ├── NoSuchEntityError       a queue, topic, subscription or rule that does not exist
 │   ├── EntityExistsError       one that exists already
+│   ├── TlsError                (a StoreError too) a server that cannot prove who it is, or does not speak TLS
 │   ├── ChainError              a HandlerChain that cannot be built
 │   └── ChainImportError        a chain that cannot be imported by its "module:attribute" name
 ├── ContentError                about one message's content
@@ -132,6 +133,11 @@ class NoSuchMessageError(StoreError):
 
 class SessionHeldError(StoreError):
     """Somebody else holds the session: try again later, or take another."""
+
+
+class TlsError(ConfigurationError, StoreError):
+    """A store's server cannot prove who it is, does not take this client's certificate, or does not speak TLS where it
+    must. Nothing was sent to it. Waiting does not mend it."""
 
 
 class UnsupportedError(StoreError):

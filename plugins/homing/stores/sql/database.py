@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 
 from homing.calling.forks import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
-from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TableMissingError
+from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TableMissingError, TlsError
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
@@ -28,6 +28,7 @@ from homing.stores.sql.engine import READING, descriptor_of, make_engine
 from homing.stores.sql.gate import Gate
 from homing.stores.sql.outages import asks_again, is_away, is_missing_table
 from homing.stores.sql.schema import NowInNanoseconds
+from homing.stores.sql.tls import tls_fault
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,15 @@ class Database:
         read_only: bool = False,
         timeout: float = TIMEOUT,
         durability: str = FULL,
+        require_tls: bool = False,
     ) -> None:
         url = with_driver(url)
+        self._url = url
         # Whoever only reads loses nothing.
         self._relaxed = durability == RELAXED or read_only
-        self._make_engine = partial(make_engine, url, read_only=read_only, relaxed=self._relaxed)
+        self._make_engine = partial(
+            make_engine, url, read_only=read_only, relaxed=self._relaxed, require_tls=require_tls
+        )
         self._timeout = timeout
         self._read_only = read_only
         self._name = name
@@ -287,6 +292,12 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
+            fault = tls_fault(error, self._url)
+            if fault is not None:
+                raise TlsError(
+                    f"cannot {doing} store {self._name!r}, because TLS with its server failed: {fault}. Nothing was "
+                    "sent; mend the certificate, or what the URL says of it"
+                ) from error
             text = f"cannot {doing} store {self._name!r}: {_cause(error)}"
             if is_away(error):
                 raise StoreUnavailableError(text) from error

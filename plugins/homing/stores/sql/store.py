@@ -109,6 +109,7 @@ class SqlStore(Store):
             read_only=options.read_only,
             timeout=options.timeout,
             durability=options.durability,
+            require_tls=options.require_tls,
         )
         self._database.require(self._table)
         self._check(self._options.properties)
