@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from demo.ports import free_port
+from homing import open_store
+from homing.errors import StoreUnavailableError, TlsError
 from tests.certificates import Authority
 from tests.rabbitmq_server import RabbitMQ
 from tests.servers import MariaDB, PostgreSQL, Server, launch
@@ -209,3 +212,11 @@ class Impostor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_refused(url: str, words: str) -> None:
+    with open_store(url) as store, pytest.raises(TlsError) as caught:
+        store.store("secret")
+    assert not isinstance(caught.value, StoreUnavailableError), "nobody waits for a certificate"
+    assert words.lower() in str(caught.value).lower()
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))

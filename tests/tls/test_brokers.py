@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import traceback
 import uuid
 from collections.abc import Iterator
 from itertools import count
@@ -17,7 +16,7 @@ from homing import open_store
 from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TlsError
 from homing.stores.tls import fault_of
 from tests.rabbitmq_server import RabbitMQ, remove_store
-from tests.tls.conftest import PASSWORD, Impostor, TlsRabbitMQ, Trust
+from tests.tls.conftest import PASSWORD, Impostor, TlsRabbitMQ, Trust, check_refused
 
 pytestmark = pytest.mark.services
 
@@ -36,14 +35,6 @@ def url_of(port: int, name: str = "orders", scheme: str = "amqps", user: str = "
 
 def files(trust: Trust) -> dict[str, str]:
     return {"cafile": trust.ca, "certfile": str(trust.client), "keyfile": str(trust.client_key)}
-
-
-def check_refused(url: str, words: str) -> None:
-    with open_store(url) as store, pytest.raises(TlsError) as caught:
-        store.store("secret")
-    assert not isinstance(caught.value, StoreUnavailableError), "nobody waits for a certificate"
-    assert words.lower() in str(caught.value).lower()
-    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
 def test_rabbitmq_is_spoken_to_by_tls_with_a_client_certificate(

@@ -19,13 +19,6 @@ MARK = "hunter2-hunter2"
 
 
 @pytest.fixture
-def engine(database: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(database)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
 def store(database: str) -> Iterator[SqlStore]:
     with opened(database, columns="region,customer:bigint") as store:
         yield store
