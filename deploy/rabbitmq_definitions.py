@@ -24,9 +24,10 @@ def hashed(password: str) -> str:
 
 
 def definitions(user: str, password: str, stores: list[str]) -> dict[str, object]:
-    """A store's queue, the one of its dead, and those in which its messages wait; to publish, the default exchange."""
+    """A store's queue, the one of its dead, those in which its messages wait, the exchange that says that they can be
+    trusted; to publish, the default exchange."""
     names = "|".join(re.escape(store) for store in stores)
-    own = rf"({names})(\.dead|\.delay\.[0-9]+)?"
+    own = rf"({names})(\.dead)?(\.settled|\.delay\.[0-9]+)?"
     return {
         "users": [{"name": user, "password_hash": hashed(password), "tags": []}],
         "vhosts": [{"name": "/"}],
