@@ -20,6 +20,7 @@ HomingError
 │   │   └── SourceUnavailableError  what an intake takes from cannot be reached; its target can
 │   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
+│   ├── StillHeldError          a message cannot be removed while somebody works on it
 │   ├── NoSuchMessageError      no message waits under this sequence number
 │   ├── SessionHeldError        somebody else holds the session
 │   └── UnsupportedError        this store does not have that ability
@@ -125,6 +126,10 @@ class NotInFlightError(StoreError):
 
 class LeaseLostError(StoreError):
     """The lease ran out or passed to somebody else; nothing was changed."""
+
+
+class StillHeldError(StoreError):
+    """Somebody works on the message, or may: it is not removed before that ends. The text says when."""
 
 
 class NoSuchMessageError(StoreError):

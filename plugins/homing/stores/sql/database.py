@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -259,32 +259,56 @@ class Database:
             connection.detach()
             return connection
 
+    @contextmanager
+    def outside(self, doing: str) -> Iterator[Any]:
+        """A driver's connection for what no transaction can do, closed at the end of the block."""
+        base = self._engine.dialect.loaded_dbapi.Error
+        with self.translated(doing), self._inside(), closing(self.connect_apart()) as connection:
+            try:
+                yield connection.dbapi_connection
+            except base as error:
+                raise DBAPIError.instance(None, None, error, base) from error
+
+    @property
+    def backend(self) -> str:
+        return self._engine.dialect.name
+
     def close(self) -> None:
         self._engine.dispose()
+
+    def make(self, table: Table) -> None:
+        """Makes this table now, or what is missing of it. Who may not is refused, and can do everything else."""
+        with self.translated("change the tables of"), self._inside():
+            self._make_schema()
+            with self._lock:
+                self._bring_up([table])
 
     def _make_schema(self) -> None:
         if not self._missing:
             return
         with self._lock:
             missing = list(self._missing)
-            with self._reader.begin() as connection:
-                outdated = [table for table in missing if not upgrade.is_current(connection, table)]
-            if outdated and self._read_only:
-                raise StoreError(
-                    f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: use "
-                    "it once where it may be written"
-                )
-            if outdated:
-                # Tables of any size may have to be changed, which takes as long as it takes.
-                patient = self._make_engine(timeout=None)
-                try:
-                    with patient.begin() as connection:
-                        upgrade.bring_up(connection, self.dialect, outdated)
-                finally:
-                    patient.dispose()
+            self._bring_up(missing)
             # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
             for table in missing:
                 self._missing.remove(table)
+
+    def _bring_up(self, tables: Sequence[Table]) -> None:
+        with self._reader.begin() as connection:
+            outdated = [table for table in tables if not upgrade.is_current(connection, table)]
+        if outdated and self._read_only:
+            raise StoreError(
+                f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: use "
+                "it once where it may be written"
+            )
+        if outdated:
+            # Tables of any size may have to be changed, which takes as long as it takes.
+            patient = self._make_engine(timeout=None)
+            try:
+                with patient.begin() as connection:
+                    upgrade.bring_up(connection, self.dialect, outdated)
+            finally:
+                patient.dispose()
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

@@ -55,6 +55,9 @@ class Properties:
     duplicate_window: float = 0.0
     #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
     purge_after: float = 0.0
+    #: The ledger of a message that is done with is removed so long after its last record, once the message itself was
+    #: purged; 0: kept for good.
+    ledger_retention: float = 0.0
     #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; `archived`, in a table
     #: of its own that is purged by days, on PostgreSQL; or `removed` at once.
     acknowledged: str = KEPT

@@ -186,8 +186,11 @@ def _index(name: str, columns: Sequence[Column[Any]], where: ColumnElement[bool]
     Index(f"{columns[0].table.name}__{name}", *columns, sqlite_where=where, postgresql_where=where)
 
 
-def ledger_table(store: str) -> Table:
-    """One row per (message, flow). Which message of its id: the identity of its table, and its number there."""
+def ledger_table(store: str, *, by_time: bool = False) -> Table:
+    """One row per (message, flow). Which message of its id: the identity of its table, and its number there.
+
+    `by_time` finds its oldest rows. Every record would pay for that index: only who removes old rows has it made.
+    """
     prefix = table_name(store)
     table = Table(
         f"{prefix}__ledger",
@@ -211,6 +214,8 @@ def ledger_table(store: str) -> Table:
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
     Index(f"{prefix}__ledger_batch", table.c.batch_id, table.c.state)
+    if by_time:
+        Index(f"{prefix}__ledger_time", table.c.time_recorded)
     return table
 
 
@@ -224,6 +229,23 @@ def steps_table(store: str) -> Table:
         Column("owner", String(36), nullable=False),
         Column("time_expires", BigInteger, nullable=False),
         Column("suspect", _LONG),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
+    )
+
+
+def forgotten_table(store: str) -> Table:
+    """The messages that a person had removed: when and why, and of the message itself no more than a digest of its
+    reference. The reference stands there only until everything of the message is gone."""
+    return Table(
+        f"{table_name(store)}__forgotten",
+        MetaData(),
+        Column("digest", String(64), primary_key=True),
+        Column("reason", _LONG, nullable=False),
+        Column("time_asked", BigInteger, nullable=False),
+        Column("time_done", BigInteger),
+        Column("table_id", Key(16)),
+        Column("sequence", BigInteger),
+        Column("message_id", Key(255)),
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
 

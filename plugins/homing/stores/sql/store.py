@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -49,8 +49,10 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
+from homing.stores.sql.removal import Removal
 from homing.stores.sql.scans import Scans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
+from homing.stores.sql.scrub import scrub
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.strays import Strays
 from homing.stores.sql.views import Views
@@ -122,6 +124,7 @@ class SqlStore(Store):
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
         self._views = Views(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, archive)
+        self._removal = Removal(self._database, self._table, name, archive)
         self._strays = Strays(self._database, self._table, name)
         self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
         self._rate = RateLimit()
@@ -369,6 +372,28 @@ class SqlStore(Store):
     def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         """How many messages `purge` would remove now."""
         return self._views.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
+
+    def remove(self, ids: Mapping[int, str]) -> int:
+        """Removes the messages of these numbers and ids, finished or not, with all this store has of them; how many.
+
+        A person's act: nothing delivers them after this. Raises StillHeldError, and removes none of them, while
+        somebody holds one.
+        """
+        return self._removal.remove(ids)
+
+    def require_free(self, ids: Mapping[int, str]) -> None:
+        """Raises StillHeldError, which says until when, while somebody holds one of these messages."""
+        self._removal.require_free(ids)
+
+    def tables(self) -> list[str]:
+        """The names of the tables that hold its messages."""
+        return self._removal.tables()
+
+    def scrub(self, tables: Sequence[str]) -> str | None:
+        """Has the database let go of what was removed from these tables of it, as far as a client can; what is left to
+        do, in words. Rewrites the whole file of a SQLite store. Raises StoreUnavailableError while others keep it from
+        that."""
+        return scrub(self._database, tables)
 
     def expire(self) -> int:
         """Keeps aside as dead, now, what is due for longer than its time to live and nobody holds; how many."""
