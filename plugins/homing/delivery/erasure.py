@@ -1,9 +1,9 @@
 """Erasure: a message that a person asked to have forgotten goes from every place its pipeline has.
 
-First a tombstone says which message it is: whoever dies half-way has left its name, and forgetting it again finishes.
-Then everything of it goes, in the direction in which messages travel, so that it cannot get behind who removes it, and
-the ledger last: as long as something of the message may be replayed, that is not delivered twice. In the end the
-tombstone keeps a digest of the reference, the time and the reason, by which the books know that nothing was lost.
+First a tombstone says which message it is, without saying anything of it: whoever dies half-way is finished by who
+forgets the same id again, and the books know that nothing was lost. Then everything of it goes, in the direction in
+which messages travel, so that it cannot get behind who removes it, and the ledger last: as long as something of the
+message may be replayed, that is not delivered twice.
 """
 
 from __future__ import annotations

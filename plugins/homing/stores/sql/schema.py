@@ -234,18 +234,17 @@ def steps_table(store: str) -> Table:
 
 
 def forgotten_table(store: str) -> Table:
-    """The messages that a person had removed: when and why, and of the message itself no more than a digest of its
-    reference. The reference stands there only until everything of the message is gone."""
+    """The messages that a person had removed, when and why. An id may say who somebody is: of that there is only a
+    digest, of the whole reference."""
     return Table(
         f"{table_name(store)}__forgotten",
         MetaData(),
         Column("digest", String(64), primary_key=True),
+        Column("table_id", Key(16), nullable=False),
+        Column("sequence", BigInteger, nullable=False),
         Column("reason", _LONG, nullable=False),
         Column("time_asked", BigInteger, nullable=False),
         Column("time_done", BigInteger),
-        Column("table_id", Key(16)),
-        Column("sequence", BigInteger),
-        Column("message_id", Key(255)),
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
 

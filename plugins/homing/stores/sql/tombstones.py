@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from operator import itemgetter
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -18,13 +17,12 @@ from homing.stores.sql.schema import forgotten_table
 
 
 class Tombstone(NamedTuple):
-    """A message that was forgotten. `ref` is there only while that is not done."""
+    """A message that was forgotten; `done` is None while that goes on, or was interrupted."""
 
     digest: str
     reason: str
     asked: datetime
     done: datetime | None
-    ref: MessageRef | None
 
 
 class Tombstones:
@@ -36,58 +34,45 @@ class Tombstones:
         database.require(self._table)
 
     def begin(self, refs: Sequence[MessageRef], reason: str) -> None:
-        """Notes that these messages are being forgotten. One that is noted already keeps its time and reason."""
-        now = self._database.now()
-        values = [{"digest": digest(ref), "reason": reason, "time_asked": now, **_open(ref)} for ref in refs]
-        changed = {name: itemgetter(name) for name in values[0].keys() - {"digest", "reason", "time_asked"}}
-        statement = self._database.dialect.upsert(self._table, ["digest"], changed)
+        """Notes that these messages are being forgotten. One that was before keeps its time and reason."""
+        now, digests = self._database.now(), {digest(ref): ref for ref in refs}
+        values = [
+            {"digest": key, "table_id": ref.table_id, "sequence": ref.sequence, "reason": reason, "time_asked": now}
+            for key, ref in digests.items()
+        ]
+        statement = self._database.dialect.upsert(self._table, ["digest"], {"time_done": lambda _: sa.null()})
         self._database.write(lambda connection: connection.execute(statement, values))
 
-    def finish(self, refs: Iterable[MessageRef]) -> None:
-        """Nothing of these messages is left, and their references go too."""
-        gone = {"time_done": self._database.now(), "table_id": None, "sequence": None, "message_id": None}
+    def finish(self, refs: Sequence[MessageRef]) -> None:
+        """Nothing of these messages is left."""
+        c, now = self._table.c, self._database.now()
 
         def work(connection: Connection) -> None:
-            for chunk in chunks([digest(ref) for ref in refs], self._database.dialect.chunk):
-                mine = self._database.dialect.among(self._table.c.digest, chunk)
-                connection.execute(self._table.update().where(mine).values(**gone))
+            for chunk in chunks(map(digest, refs), self._database.dialect.chunk):
+                mine = self._database.dialect.among(c.digest, chunk)
+                connection.execute(self._table.update().where(mine).values(time_done=now))
 
         self._database.write(work)
 
     def unfinished(self, message_ids: Collection[str]) -> list[MessageRef]:
         """The messages of these ids that somebody began to forget, and did not come to an end."""
         c = self._table.c
-
-        def work(connection: Connection) -> list[MessageRef]:
-            found: list[MessageRef] = []
-            for chunk in chunks(message_ids, self._database.dialect.chunk):
-                mine = self._database.dialect.among(c.message_id, chunk)
-                rows = connection.execute(sa.select(c.table_id, c.sequence, c.message_id).where(mine))
-                found += [MessageRef(*row) for row in rows]
-            return found
-
-        return self._database.read(work)
+        statement = sa.select(c.digest, c.table_id, c.sequence).where(c.time_done.is_(None)).order_by(c.sequence)
+        found = self._database.read(lambda connection: connection.execute(statement).all())
+        meant = ((row.digest, MessageRef(row.table_id, row.sequence, one)) for row in found for one in message_ids)
+        return [ref for known, ref in meant if digest(ref) == known]
 
     def all(self) -> list[Tombstone]:
         """Every one, in the order in which they were asked for."""
-        statement = sa.select(self._table).order_by(self._table.c.time_asked, self._table.c.digest)
+        c = self._table.c
+        statement = sa.select(c.digest, c.reason, c.time_asked, c.time_done).order_by(c.time_asked, c.digest)
         found = self._database.read(lambda connection: connection.execute(statement).all())
         return [
-            Tombstone(
-                row.digest,
-                row.reason,
-                from_nanoseconds(row.time_asked),
-                None if row.time_done is None else from_nanoseconds(row.time_done),
-                None if row.message_id is None else MessageRef(row.table_id, row.sequence, row.message_id),
-            )
-            for row in found
+            Tombstone(key, reason, from_nanoseconds(asked), None if done is None else from_nanoseconds(done))
+            for key, reason, asked, done in found
         ]
 
 
 def digest(ref: MessageRef) -> str:
-    """Tells whether a message that somebody still knows by its reference is the one meant, and nothing else."""
+    """Tells whether a message that somebody knows by its reference is the one meant, and nothing else."""
     return hashlib.sha256(f"{ref.table_id}-{ref.sequence}/{ref.id}".encode()).hexdigest()
-
-
-def _open(ref: MessageRef) -> dict[str, str | int | None]:
-    return {"table_id": ref.table_id, "sequence": ref.sequence, "message_id": ref.id, "time_done": None}
