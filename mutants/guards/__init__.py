@@ -7,6 +7,7 @@ from mutants.guards import (
     airflow,
     bus,
     delivery,
+    erasure,
     listener,
     memory,
     pipeline,
@@ -31,4 +32,5 @@ GUARDS: tuple[Guard, ...] = (
     *airflow.GUARDS,
     *size.GUARDS,
     *tls.GUARDS,
+    *erasure.GUARDS,
 )

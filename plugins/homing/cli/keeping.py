@@ -92,7 +92,7 @@ def _sheet(books: Books, store: str) -> dict[str, object]:
         *(_sum("destination", name, column) for name, column in books.destinations.items()),
         *(_sum("batch", name, column) for name, column in batches.items()),
     ]
-    return {"balanced": books.balanced, "unaccounted": books.unaccounted, "sums": sums}
+    return {"balanced": books.balanced, "since": books.since, "unaccounted": books.unaccounted, "sums": sums}
 
 
 def _sum(of: str, name: str, column: Column) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 
 from homing.delivery.records import dead_letter_id
@@ -48,6 +49,8 @@ class Books:
     destinations: dict[str, Column] = field(default_factory=dict)
     batches: dict[str, Column] = field(default_factory=dict)
     unaccounted: list[str] = field(default_factory=list)
+    #: When the oldest message that is still there was stored: older ones are purged, and counted on neither side.
+    since: datetime | None = None
 
     @property
     def balanced(self) -> bool:
@@ -61,6 +64,8 @@ class Books:
                 f"{name:14}{column.accepted:>10}{column.delivered:>11}{column.dropped:>9}"
                 f"{column.dead_lettered:>7}{column.waiting:>9}{column.forgotten:>11}{column.duplicates:>7}"
             )
+        if self.since is not None:
+            lines.append(f"Counted since {self.since:%Y-%m-%d %H:%M:%S} UTC.")
         verdict = "The books balance." if self.balanced else f"UNACCOUNTED FOR: {', '.join(self.unaccounted[:_NAMED])}"
         return "\n".join([*lines, verdict])
 
@@ -68,12 +73,13 @@ class Books:
 def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     """Counts every message the store ever accepted (acknowledged ones for as long as they are kept)."""
     # Read in the direction messages travel: one that moves on meanwhile is then seen twice rather than not at all.
+    oldest = stores.store.browse(1)
     states = iter(list(stores.store.states()))
     failed = _present(stores.failures.states())
     dead = _present(stores.dead_letters.states())
     # Last: whoever forgets a message says so before anything of it is gone.
     forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
-    books = Books(destinations={flow: Column() for flow in flows})
+    books = Books(destinations={flow: Column() for flow in flows}, since=oldest[0].enqueued_at if oldest else None)
     while page := list(islice(states, _PAGE)):
         ids = [message_id for message_id, _, _ in page]
         entries, batches = stores.ledger.known(ids), stores.store.batches_of(ids)

@@ -232,6 +232,26 @@ def test_a_claim_between_the_look_and_the_removal_is_seen_and_the_ledger_stays(
         assert (books.balanced, books.unaccounted) == (True, [])
 
 
+def test_a_message_that_moves_on_meanwhile_is_found_where_it_comes_to(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_pipeline_stores(f"{database}?store=orders", f"{database}?store=dead") as stores:
+        shop = Shop(stores)
+        stores.store.store({"text": MARK}, id="a")
+        shop.run("run", away=True)
+        (ref,) = erasure.find(stores, "a")
+        remove = stores.failures.remove
+
+        def moved_meanwhile(ids: dict[int, str]) -> int:
+            shop.replay("meanwhile", [ref.name], away=True)
+            return remove(ids)
+
+        monkeypatch.setattr(stores.failures, "remove", moved_meanwhile)
+
+        assert erasure.forget(stores, [ref], "asked for").rows == {"orders": 1, "orders_failures": 0, "dead": 1}
+        assert MARK not in everything(stores)
+
+
 def test_a_run_that_lost_the_message_but_may_still_record_is_waited_for(pipeline: Pipeline) -> None:
     stores = pipeline.stores
     batch, (message_id,) = pipeline.claimed("run", 1)

@@ -77,6 +77,18 @@ def test_a_message_that_failed_keeps_its_ledger_wherever_it_is(pipeline: Pipelin
     assert set(stores.ledger.known([failed])[ref]) == {"lake", "crm"}
 
 
+def test_a_message_with_one_young_record_keeps_all(pipeline: Pipeline) -> None:
+    batch, (message_id,) = pipeline.claimed("run", 1)
+    ref = pipeline.ref(message_id)
+    pipeline.record("run", Entry(ref, "lake", DELIVERED, batch_id="run", at=1))
+    pipeline.delivered("run", message_id, "crm")
+    batch.settle()
+    pipeline.stores.store.purge(0)
+
+    assert trim_ledger(pipeline.stores, 3600) == 0
+    assert set(pipeline.stores.ledger.known([message_id])[ref]) == set(FLOWS)
+
+
 @pytest.mark.parametrize("where", ["failures", "dead letters"])
 def test_a_copy_that_a_replay_left_when_it_died_is_not_delivered_again(database: str, where: str) -> None:
     with opened(database) as stores:

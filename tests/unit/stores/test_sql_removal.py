@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timezone
 
 import pytest
@@ -54,6 +55,21 @@ def test_what_is_held_stays_with_all_that_is_asked_for_and_the_refusal_says_unti
     assert 30 < seconds.total_seconds() < 90
     with pytest.raises(StillHeldError):
         store.require_free(numbered(store))
+
+
+def test_who_claims_it_at_the_same_time_keeps_it(store: SqlStore, engine: sa.Engine) -> None:
+    store.store(1, id="x")
+    (number,) = numbered(store)
+    with ThreadPoolExecutor() as pool:
+        with engine.connect() as claimer:
+            claimer.execute(sa.text("update homing_orders set lock_token = 'claimed', time_next = 9000000000000000000"))
+            removal = pool.submit(store.remove, {number: "x"})
+            wait([removal], timeout=1)  # it waits for whoever has the row
+            claimer.commit()
+        with pytest.raises(StillHeldError):
+            removal.result(timeout=60)
+
+    assert numbered(store) == {number: "x"}
 
 
 def test_what_somebody_held_until_his_lease_ran_out_goes(store: SqlStore) -> None:
