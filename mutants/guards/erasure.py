@@ -81,17 +81,15 @@ GUARDS = (
     guard(
         "the ledger goes last: what may be replayed is not delivered twice",
         _ERASURE,
-        "    rows = {store.name: sum(_remove(stores, store, ref) for ref in refs) for store in _places(stores)}\n"
-        "    ledger = stores.ledger.remove(refs)\n",
-        "    ledger = stores.ledger.remove(refs)\n"
-        "    rows = {store.name: sum(_remove(stores, store, ref) for ref in refs) for store in _places(stores)}\n",
+        "    tombstones.begin(refs, reason)\n",
+        "    tombstones.begin(refs, reason)\n    stores.ledger.remove(refs)\n",
         f"{_FORGOTTEN}test_a_claim_between_the_look_and_the_removal_is_seen_and_the_ledger_stays[sqlite]",
     ),
     guard(
         "a message is removed in the direction in which it travels",
         _ERASURE,
-        "    return stores.store, *_copying(stores)\n",
-        "    return *reversed(_copying(stores)), stores.store\n",
+        '{"store": stores.store, "failure store": stores.failures, "dead-letter store": stores.dead_letters}',
+        '{"dead-letter store": stores.dead_letters, "failure store": stores.failures, "store": stores.store}',
         f"{_FORGOTTEN}test_a_message_that_moves_on_meanwhile_is_found_where_it_comes_to[sqlite]",
     ),
     guard(
@@ -125,8 +123,8 @@ GUARDS = (
     guard(
         "files that cannot be removed are no success",
         _WORK,
-        '            raise WorkDirError(f"the folder {each} of a run cannot be removed: {error.strerror}") from error\n',
-        "            del error\n",
+        'raise WorkDirError(f"the folder {each} of a run cannot be removed: {error.strerror}") from error',
+        "del error",
         f"{_FORGOTTEN}test_a_folder_that_cannot_be_removed_is_an_error",
     ),
     guard(

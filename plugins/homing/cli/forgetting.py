@@ -34,7 +34,7 @@ def forget(arguments: Namespace, desk: Desk) -> int:
         removed = _seen(traces)
         if refs and not arguments.dry_run:
             erased = erasure.forget(stores, refs, arguments.reason, work_dirs=places)
-            removed = {**erased.rows, "(ledger)": erased.ledger, "(folders of runs)": len(erased.folders)}
+            removed = {**erased.rows, "ledger": erased.ledger, "folders of runs": len(erased.folders)}
             _tell_rest(traces, [*erased.remarks, *_OUT_OF_REACH], desk)
     for text in unknown:
         desk.tell(f"homing: nothing is known of message {text} in store {stores.store.name!r}")
@@ -47,7 +47,7 @@ def _seen(traces: Sequence[Traces]) -> dict[str, int]:
     places = dict.fromkeys((place for each in traces for place in each.rows), 0)
     for each in traces:
         places |= {place: places[place] + number for place, number in each.rows.items()}
-    return {**places, "(ledger)": sum(each.ledger for each in traces)}
+    return {**places, "ledger": sum(each.ledger for each in traces)}
 
 
 def _tell_when(stores: PipelineStores, name: str, desk: Desk) -> bool:

@@ -26,7 +26,7 @@ _PAGE = 100
 
 @dataclass(frozen=True)
 class Traces:
-    """What the pipeline has of one message: how many rows by the name of their store, and how many in the ledger."""
+    """What the pipeline has of one message: how many rows in which of its stores, and how many in the ledger."""
 
     ref: MessageRef
     rows: Mapping[str, int]
@@ -39,8 +39,8 @@ class Traces:
 
 @dataclass(frozen=True)
 class Erased:
-    """What was removed: rows by the name of their store, rows of the ledger, and folders of runs. `remarks` say what is
-    left to do where this process could not."""
+    """What was removed: how many rows from which store, how many of the ledger, and the folders of runs. `remarks` say
+    what is left to do where this process could not."""
 
     rows: Mapping[str, int]
     ledger: int
@@ -55,7 +55,7 @@ def find(stores: PipelineStores, text: str) -> list[MessageRef]:
     found = [ref for refs in resolve(stores, [text]).values() for ref in refs]
     found += [ref for _, _, ref in stores.store.states(ids) if ref.id == text or ref == named]
     found += [ref for ref in stores.ledger.tombstones.unfinished(ids) if ref.id == text or ref == named]
-    if named is not None and any(_copies(stores, store, named) for store in _copying(stores)):
+    if named is not None and any(_rows(stores, store, named) for store in _places(stores).values()):
         found.append(named)
     return list(dict.fromkeys(found))
 
@@ -63,7 +63,7 @@ def find(stores: PipelineStores, text: str) -> list[MessageRef]:
 def look(stores: PipelineStores, ref: MessageRef) -> Traces:
     """What there is of this message. Changes nothing."""
     entries = stores.ledger.known([ref.id]).get(ref, {})
-    places = {store.name: len(_rows(stores, store, ref)) for store in _places(stores)}
+    places = {role: len(_rows(stores, store, ref)) for role, store in _places(stores).items()}
     delivered = {entry.destination for entry in entries.values() if entry.state == DELIVERED}
     return Traces(ref, places, len(entries), _runs(stores, ref, entries), tuple(sorted(delivered)))
 
@@ -84,20 +84,16 @@ def forget(
     tombstones.begin(refs, reason)
     runs = {run_id for ref in refs for run_id in look(stores, ref).runs}
     folders = [folder for place in work_dirs for folder in work.erase(place, runs)]
-    rows = {store.name: sum(_remove(stores, store, ref) for ref in refs) for store in _places(stores)}
+    rows = {role: sum(_remove(stores, store, ref) for ref in refs) for role, store in _places(stores).items()}
     ledger = stores.ledger.remove(refs)
     remarks = _scrub(stores)
     tombstones.finish(refs)
     return Erased(rows, ledger, folders, remarks)
 
 
-def _places(stores: PipelineStores) -> tuple[SqlStore, ...]:
-    """The stores, in the direction in which messages travel."""
-    return stores.store, *_copying(stores)
-
-
-def _copying(stores: PipelineStores) -> tuple[SqlStore, SqlStore]:
-    return stores.failures, stores.dead_letters
+def _places(stores: PipelineStores) -> dict[str, SqlStore]:
+    """The stores by what they are for, in the direction in which messages travel."""
+    return {"store": stores.store, "failure store": stores.failures, "dead-letter store": stores.dead_letters}
 
 
 def _rows(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> dict[int, str]:
@@ -129,7 +125,7 @@ def _runs(stores: PipelineStores, ref: MessageRef, entries: Mapping[str, Entry])
 
 
 def _refuse_busy(stores: PipelineStores, ref: MessageRef) -> None:
-    for store in _places(stores):
+    for store in _places(stores).values():
         store.require_free(_rows(stores, store, ref))
     # Who lost the message may still have its content in hand, and could record it again.
     until = stores.ledger.busy_until(look(stores, ref).runs)
@@ -148,7 +144,7 @@ def _remove(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> int:
 
 def _scrub(stores: PipelineStores) -> list[str]:
     tables: dict[str, tuple[SqlStore, list[str]]] = {}
-    for store in _places(stores):
+    for store in _places(stores).values():
         _, names = tables.setdefault(store.place[0], (store, []))
         names += store.tables()
     tables[stores.store.place[0]][1].append(stores.ledger.table_name)

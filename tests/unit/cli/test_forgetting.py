@@ -29,7 +29,7 @@ def test_a_dry_run_says_what_there_is_and_changes_nothing(homing: Shell, dead: s
 
     answer = homing("forget", dead, "--reason", "asked for", "--dry-run", "-o", "json")
 
-    found = {"orders": 1, "orders_failures": 0, "orders_dead": 1, "(ledger)": 2}
+    found = {"store": 1, "failure store": 0, "dead-letter store": 1, "ledger": 2}
     assert (answer.code, counts(answer.data, "would_remove")) == (0, found)
     assert (stores.ledger.known([dead]), stores.ledger.tombstones.all()) == (before, [])
 
@@ -41,7 +41,7 @@ def test_a_message_is_removed_everywhere_and_what_is_out_of_reach_is_said(
 
     answer = homing("forget", dead, "--reason", "asked for", "-o", "json")
 
-    removed = {"orders": 1, "orders_failures": 0, "orders_dead": 1, "(ledger)": 2, "(folders of runs)": 0}
+    removed = {"store": 1, "failure store": 0, "dead-letter store": 1, "ledger": 2, "folders of runs": 0}
     assert (answer.code, counts(answer.data)) == (0, removed)
     assert "the destinations that have it: lake" in answer.err
     for place in ("broker", "backups", "Airflow"):
@@ -69,7 +69,7 @@ def test_without_a_work_directory_those_of_this_user_are_looked_into(homing: She
 
     removed = homing.json("forget", failed, "--reason", "asked for")
 
-    assert (counts(removed)["(folders of runs)"], list(state.iterdir())) == (1, [])
+    assert (counts(removed)["folders of runs"], list(state.iterdir())) == (1, [])
 
 
 def test_an_id_of_several_messages_removes_all_and_names_them(
@@ -88,14 +88,14 @@ def test_an_id_of_several_messages_removes_all_and_names_them(
     answer = homing("forget", "again", "--reason", "asked for", "-o", "json")
 
     assert f"again means 2 messages: {', '.join(names)}" in answer.err
-    assert counts(answer.data)["(ledger)"] == 4
+    assert counts(answer.data)["ledger"] == 4
 
 
 def test_what_is_unknown_ends_with_1_and_the_others_are_removed(homing: Shell, failed: str) -> None:
     answer = homing("forget", "unheard", failed, "--reason", "asked for", "-o", "json")
 
     assert (answer.code, "nothing is known of message unheard" in answer.err) == (1, True)
-    assert counts(answer.data)["orders_failures"] == 1
+    assert counts(answer.data)["failure store"] == 1
 
 
 def test_what_somebody_works_on_is_refused_and_stays(homing: Shell, pipeline: Pipeline) -> None:

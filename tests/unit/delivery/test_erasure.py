@@ -101,10 +101,10 @@ def test_nothing_of_a_forgotten_message_is_left_and_its_neighbour_is_whole(
         erased = erasure.forget(stores, [refs[MARK]], "asked for", work_dirs=[str(work_dir)])
 
         assert MARK not in everything(stores, work_dir)
-        assert erased.rows == {"orders": 1, "orders_failures": 0, "orders_dead": 1}
+        assert erased.rows == {"store": 1, "failure store": 0, "dead-letter store": 1}
         assert (erased.ledger, len(erased.folders)) == (2, 1)
         assert erasure.look(stores, refs[OTHER]) == neighbour
-        assert (neighbour.rows["orders"], neighbour.rows["orders_dead"], neighbour.ledger) == (1, 1, 2)
+        assert (neighbour.rows["store"], neighbour.rows["dead-letter store"], neighbour.ledger) == (1, 1, 2)
         books = keep_books(stores, FLOWS)
         assert (books.balanced, books.total.forgotten, books.total.dead_lettered) == (True, 1, 1)
         assert "forgotten" in str(books)
@@ -122,7 +122,7 @@ def test_what_waits_after_its_failure_or_was_never_claimed_is_forgotten_and_neve
 
         erased = erasure.forget(stores, refs, "asked for")
 
-        assert erased.rows == {"orders": 2, "orders_failures": 1, "dead": 0}
+        assert erased.rows == {"store": 2, "failure store": 1, "dead-letter store": 0}
         shop.replay("replay", ["failed"])
         shop.run("next")
         assert shop.got == []
@@ -248,7 +248,11 @@ def test_a_message_that_moves_on_meanwhile_is_found_where_it_comes_to(
 
         monkeypatch.setattr(stores.failures, "remove", moved_meanwhile)
 
-        assert erasure.forget(stores, [ref], "asked for").rows == {"orders": 1, "orders_failures": 0, "dead": 1}
+        assert erasure.forget(stores, [ref], "asked for").rows == {
+            "store": 1,
+            "failure store": 0,
+            "dead-letter store": 1,
+        }
         assert MARK not in everything(stores)
 
 
@@ -313,7 +317,7 @@ def test_a_dead_letter_that_another_pipeline_has_under_the_same_id_stays(pipelin
     stores.dead_letters.remove({letter.sequence_number: letter.id})
     stores.dead_letters.store(Message(letter.id, {"somebody": "else's"}))
 
-    assert erasure.forget(stores, [ref], "asked for").rows["orders_dead"] == 0
+    assert erasure.forget(stores, [ref], "asked for").rows["dead-letter store"] == 0
 
     assert [each.content for each in stores.dead_letters.browse(ids=[letter.id])] == [{"somebody": "else's"}]
 
@@ -325,7 +329,7 @@ def test_a_dead_letter_that_somebody_acknowledged_by_hand_goes_too(pipeline: Pip
         stores.dead_letters.settle(stores.dead_letters.claim(1))
     assert {each.state for each in stores.dead_letters.browse()} == {ACKNOWLEDGED}
 
-    assert erasure.forget(stores, [ref], "asked for").rows["orders_dead"] == 1
+    assert erasure.forget(stores, [ref], "asked for").rows["dead-letter store"] == 1
 
 
 def test_the_id_of_a_forgotten_message_can_be_stored_again(pipeline: Pipeline, work_dir: Path) -> None:
