@@ -89,11 +89,12 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
                 outcome = "dead_lettered"
             elif ref.name in failed or state != ACKNOWLEDGED:
                 outcome = "waiting"
-            elif forgotten and digest(ref) in forgotten:
-                outcome = "forgotten"
-                forgotten.remove(digest(ref))
             else:
                 outcome = _finished_outcome(found, flows)
+            if forgotten and digest(ref) in forgotten:
+                forgotten.remove(digest(ref))
+                # As long as something of it is left, it counts as what it is.
+                outcome = "forgotten" if outcome == "unaccounted" else outcome
             _enter(books, message_id, found, outcome)
             batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
             _add(books.batches.setdefault(batch, Column()), outcome)

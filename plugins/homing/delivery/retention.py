@@ -23,10 +23,10 @@ _PATIENCE = 10.0  # seconds that a run which has its work done gives to what is 
 def tidy_up(stores: PipelineStores) -> None:
     """Removes what the store's `purge_after` and `ledger_retention` say, for some seconds; what is left is for the next
     time. Trouble is told to the log: nothing depends on it."""
-    properties = stores.store.properties
-    if not properties.purge_after:
-        return  # then people purge, and the ledger keeps what the messages have
     try:
+        properties = stores.store.properties
+        if not properties.purge_after:
+            return  # then people purge, and the ledger stays as long as its messages
         stores.store.purge()
         if properties.ledger_retention:
             trim_ledger(stores, properties.ledger_retention, patience=_PATIENCE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,55 @@ def test_what_somebody_works_on_is_refused_and_stays(homing: Shell, pipeline: Pi
 
     assert (answer.code, "somebody works on it" in answer.err, "UTC" in answer.err) == (1, True, True)
     assert pipeline.stores.store.count()["leased"] == 1
+
+
+KILLED = """
+import os, signal, sys
+from homing.cli.main import main
+from homing.delivery import work
+from homing.stores.sql import SqlLedger, SqlStore
+from homing.stores.sql.tombstones import Tombstones
+
+def die(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr({place}, "{step}", die)
+sys.exit(main(["forget", "x", "--reason", "asked for"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [
+        ("Tombstones", "begin"),
+        ("work", "erase"),
+        ("SqlStore", "remove"),
+        ("SqlLedger", "remove"),
+        ("SqlStore", "scrub"),
+        ("Tombstones", "finish"),
+    ],
+)
+def test_a_command_that_was_killed_is_finished_by_the_same_command(
+    homing: Shell, pipeline: Pipeline, state: Path, place: str, step: str
+) -> None:
+    pipeline.stores.store.store({"text": "Marked-5f0e"}, id="x")
+    batch = pipeline.batch("run")
+    batch.claim(1)
+    Path(work.WorkDir(str(state), work.LocalFiles()).new_output("run", "me")).mkdir()
+    pipeline.delivered("run", "x", "lake")
+    pipeline.failed("run", "x", "crm")
+    batch.settle()
+
+    killed = subprocess.run([sys.executable, "-c", KILLED.format(place=place, step=step)], timeout=120, check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    books = homing("audit", "--destinations", ",".join(FLOWS), "-o", "json")
+    assert (books.code, books.data["unaccounted"]) == (0, [])
+    assert homing("forget", "x", "--reason", "asked for").code == 0
+    assert [path for path in state.parents[3].glob("x.db*") if b"Marked-5f0e" in path.read_bytes()] == []
+    assert list(state.iterdir()) == []
+    books = homing("audit", "--destinations", ",".join(FLOWS), "-o", "json")
+    assert (books.code, books.data["sums"][0]["forgotten"]) == (0, 1)
 
 
 def test_a_reason_must_be_given(homing: Shell, failed: str) -> None:

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores, retention
 from homing.delivery.records import dead_letter_id
 from homing.delivery.retention import count_trimmable, tidy_up, trim_ledger
+from homing.errors import StoreUnavailableError
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
-from homing.stores.sql import ledger
+from homing.stores.sql import SqlStore, ledger
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline, opened
 from tests.unit.delivery.shop import Shop
 
@@ -185,6 +186,20 @@ def test_nothing_is_removed_from_the_ledger_unless_both_are_set(database: str, o
         tidy_up(stores)
 
         assert len(stores.ledger.known([message_id])) == 1
+
+
+def test_a_database_that_is_away_by_then_holds_up_no_settlement(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_store: SqlStore) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(SqlStore, "properties", property(away))
+
+    with caplog.at_level(logging.WARNING, logger=retention.__name__):
+        tidy_up(pipeline.stores)
+
+    assert "what is old in store orders stays for now: away" in caplog.text
 
 
 def test_a_ledger_that_cannot_be_trimmed_holds_up_no_settlement(
