@@ -141,6 +141,21 @@ def test_what_waits_after_its_failure_or_was_never_claimed_is_forgotten_and_neve
         assert (shop.books().balanced, shop.books().total.forgotten, shop.books().total.accepted) == (True, 2, 2)
 
 
+def test_a_session_goes_on_once_its_failed_message_is_forgotten(database: str) -> None:
+    with open_pipeline_stores(f"{database}?store=orders", f"{database}?store=dead") as stores:
+        shop = Shop(stores)
+        for message_id in ("first", "second"):
+            stores.store.store(Message(message_id, message_id, session_id="s"))
+        shop.run("run", away=True)
+        shop.run("next")
+        assert shop.got == []
+
+        erasure.forget(stores, erasure.find(stores, "first"), "asked for")
+        shop.run("last")
+
+        assert shop.got == ["second"]
+
+
 STEPS: dict[str, Callable[[PipelineStores], tuple[object, str]]] = {
     "the tombstone": lambda stores: (stores.ledger.tombstones, "begin"),
     "the work files": lambda stores: (work, "erase"),
