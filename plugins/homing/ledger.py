@@ -108,6 +108,15 @@ class Ledger(ABC):
         """The step came to its end."""
 
     @abstractmethod
+    def publish(self, fence: Fence, files: Mapping[str, str]) -> None:
+        """Notes what this step leaves in the work directory, each file with its digest, in the place of what was noted
+        for the run before; raises LeaseLostError, and notes nothing, when the fence is down."""
+
+    @abstractmethod
+    def published(self, run_id: str) -> dict[str, str] | None:
+        """What was noted last for the run: name -> digest, of none, too; None when nothing was."""
+
+    @abstractmethod
     def known(self, message_ids: Iterable[str]) -> Known:
         """All rows of the messages of these ids."""
 
@@ -130,7 +139,8 @@ class Ledger(ABC):
 
     @abstractmethod
     def close_steps(self, run_id: str) -> None:
-        """Ends the right of every step of this run to record: whatever still runs for it stops at its next chunk."""
+        """Ends the right of every step of this run to record: whatever still runs for it stops at its next chunk. What
+        was published for the run is forgotten."""
 
 
 def in_order(known: Known) -> list[MessageRef]:

@@ -11,7 +11,7 @@ NO_FILES = "NO FILES"
 
 
 def install(patch: pytest.MonkeyPatch, here: Here) -> None:
-    for name in ("make_folder", "write", "read"):
+    for name in ("make_folder", "has_folder", "digest"):
         patch.setattr(LocalFiles, name, _after_a_turn(here, name))
 
 

@@ -88,8 +88,8 @@ class Numbers:
         return Engine(self.spark, self.pipeline, chain, self.stores, batch, fence)
 
     def published(self, run_id: str) -> list[str] | None:
-        """What a process left for the deliveries."""
-        return WorkDir(self.work, LocalFiles()).published(run_id)
+        """The files that a process left for the deliveries."""
+        return WorkDir(self.work, LocalFiles(), self.stores.ledger).published(run_id)
 
     def run_all(self, batch: Batch) -> None:
         """Processes and delivers everywhere."""

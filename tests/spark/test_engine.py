@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 
 from homing.delivery import Settlement, keep_books
 from homing.delivery.suspects import CRASH
-from homing.errors import LeaseLostError
+from homing.errors import LeaseLostError, WorkDirError
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine
@@ -152,6 +153,30 @@ def test_a_delivery_without_what_process_left_runs_the_source_flow_itself(number
 
     numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
 
+    assert [n for n, _, _ in delivered(output, "lake")] == [1, 2]
+
+
+def test_of_a_forged_work_file_and_of_one_put_beside_nothing_is_delivered(
+    numbers: Numbers, output: Path, tmp_path: Path
+) -> None:
+    batch = numbers.claim("run", {"n": 1}, {"n": 2})
+    numbers.engine(batch, "process").process(numbers.work)
+    files = [Path(name) for name in numbers.published("run") or ()]
+    kept = {file: file.read_bytes() for file in files}
+    numbers.claim("other", {"n": 3})
+    numbers.engine(numbers.batch("other"), "process").process(numbers.work)
+    theirs = [Path(name) for name in numbers.published("other") or ()]
+
+    forged = max(files, key=lambda file: file.stat().st_size)
+    for file in (forged, forged.with_name("part-beside.parquet")):
+        shutil.copy(max(theirs, key=lambda other: other.stat().st_size), file)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(WorkDirError, match="is not what was left there"):
+        numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
+    assert delivered(output, "lake") == []
+
+    forged.write_bytes(kept[forged])
+    numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
     assert [n for n, _, _ in delivered(output, "lake")] == [1, 2]
 
 

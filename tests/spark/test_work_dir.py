@@ -55,6 +55,24 @@ def test_what_process_left_at_a_url_is_delivered_and_removed(numbers: Numbers, o
     assert not Path("viewfs:").exists()
 
 
+def test_of_what_was_forged_at_a_url_nothing_is_delivered(numbers: Numbers, output: Path, behind: Path) -> None:
+    numbers.claim("run", {"n": 1}, {"n": 3})
+    arguments = ["--chain", "spark_chain:chain", "--run-id", "run", "--work-dir", URL]
+    assert submit(numbers, output, "process.py", *arguments).returncode == 0
+    forged = next(iter((behind / "orders").glob("*/processed-*/0/*.parquet")))
+    forged.with_name(f".{forged.name}.crc").unlink()  # who forges a file has no use for Hadoop's own check of it
+    forged.write_bytes(forged.read_bytes().replace(b'"n":', b'"m":'))
+
+    done = submit(numbers, output, "deliver.py", *arguments, "--flow", "lake")
+
+    assert done.returncode == 1
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("ERROR homing")]
+    assert f"the work file {URL}/run-" in said
+    assert "is not what was left there" in said
+    assert delivered(output, "lake") == []
+    assert numbers.batch("run").settle().released == 2
+
+
 def test_a_url_that_nobody_knows_the_way_to_is_told_so(numbers: Numbers, output: Path, behind: Path) -> None:
     with pytest.raises(WorkDirError, match=r'gopher://hole/work cannot be used.*No FileSystem for scheme "gopher"'):
         work.require("gopher://hole/work")

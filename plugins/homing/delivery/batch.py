@@ -12,6 +12,7 @@ from homing.delivery.retention import tidy_up
 from homing.delivery.settling import DEFAULT_LEASE, Settlement, Settling, is_complete
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
+from homing.ledger import Ledger
 from homing.message import MessageRef
 from homing.stores.sql import SqlStore
 from homing.stores.sql.scans import Condition
@@ -40,6 +41,10 @@ class Batch:
     @property
     def store_name(self) -> str:
         return self._stores.store.name
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._stores.ledger
 
     # -- claiming ----------------------------------------------------------------------------------------------
 

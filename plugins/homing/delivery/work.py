@@ -2,28 +2,32 @@
 
 It is a local path, or the URL of any file system that Spark's Hadoop can reach (`hdfs://…`, `s3a://…`). Names below it
 are texts throughout: a URL is no path of this machine.
+
+Others may be able to write there. Which files are to be read, and what is in them, is said by the ledger alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from homing.delivery import hadoop_shell
 from homing.delivery.private_folder import make_private_folder
 from homing.errors import WorkDirError
+from homing.ledger import Fence, Ledger
 
-_PUBLISHED = "published"
 _OF_A_RUN = re.compile("-[0-9a-f]{12}$")
 _ABANDONED_AFTER = 86_400  # seconds: no run leaves its files alone for so long
 _LOCAL_HOSTS = ("", "localhost")
+_PIECE = 2**20
+_ANEW = ". Nothing of it was delivered: clear the task `process`, which writes it anew"
 _OUTPUT = re.compile(r"processed-[A-Za-z0-9_-]+(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
@@ -33,11 +37,11 @@ class Files(Protocol):
     def make_folder(self, name: str) -> None:
         """Makes a folder that only its owner can read, and those above it; one that is there is fine."""
 
-    def write(self, name: str, text: str) -> None:
-        """Replaces the file. A reader may find it half written, in which case the text is cut short."""
+    def has_folder(self, name: str) -> bool:
+        """Whether there is a folder of this name."""
 
-    def read(self, name: str) -> str | None:
-        """The file's text; None when there is none."""
+    def digest(self, name: str) -> str | None:
+        """The SHA-256 of a file's bytes, in hexadecimal digits; None when there is no such file."""
 
     def below(self, name: str) -> list[str]:
         """The names, from there on, of the files below a folder; without those that begin with `_` or `.`."""
@@ -58,14 +62,14 @@ class LocalFiles:
     def make_folder(self, name: str) -> None:
         make_private_folder(name)
 
-    def write(self, name: str, text: str) -> None:
-        Path(name).write_text(text)
+    def has_folder(self, name: str) -> bool:
+        return Path(name).is_dir()
 
-    def read(self, name: str) -> str | None:
-        try:
-            return Path(name).read_text()
-        except FileNotFoundError:
+    def digest(self, name: str) -> str | None:
+        if not Path(name).is_file():
             return None
+        with Path(name).open("rb") as file:
+            return _digest_of(file)
 
     def below(self, name: str) -> list[str]:
         files = [path for path in Path(name).rglob("*") if path.is_file() and not path.name.startswith(("_", "."))]
@@ -93,38 +97,86 @@ def local_path(work_dir: str) -> str | None:
 class WorkDir:
     """One pipeline's work directory, as its Spark jobs use it."""
 
-    def __init__(self, place: str, files: Files) -> None:
+    def __init__(self, place: str, files: Files, ledger: Ledger) -> None:
         """`files` is for a place elsewhere; what is on this machine is read and written directly."""
         path = local_path(place)
         self._place = place if path is None else path
         self._files = files if path is None else LocalFiles()
+        self._ledger = ledger
 
     def new_output(self, run_id: str, owner: str) -> str:
         """Where one try of a step writes: its own place, because an earlier try may still be writing to its."""
         self._files.make_folder(_batch_dir(self._place, run_id))  # it will hold what messages say
         return f"{_batch_dir(self._place, run_id)}/processed-{owner}"
 
-    def publish(self, run_id: str, parts: Sequence[str]) -> None:
-        """Makes these outputs, complete by now, the ones that the next steps read."""
-        folder = _batch_dir(self._place, run_id)
-        names = [part.removeprefix(f"{folder}/") for part in parts]
-        self._files.write(f"{folder}/{_PUBLISHED}", json.dumps(names))
+    def publish(self, fence: Fence, parts: Sequence[str]) -> None:
+        """Makes the files of these outputs, complete by now, the ones that the next steps read.
+
+        Raises LeaseLostError when the step was taken over: then they are not to be read.
+        """
+        folder = _batch_dir(self._place, fence.run_id)
+        names = [f"{part}/{name}" for part in parts for name in self._files.below(part)]
+        self._ledger.publish(fence, {name.removeprefix(f"{folder}/"): self._digest(name) for name in names})
 
     def published(self, run_id: str) -> list[str] | None:
-        """The outputs of the last try that came to its end, of which there may be none; None when no try did."""
-        folder = _batch_dir(self._place, run_id)
-        try:
-            names = json.loads(self._files.read(f"{folder}/{_PUBLISHED}") or "")
-        except ValueError:  # not there, or not all of it: then the source flow is run again
+        """The files that the last try left which came to its end, of which there may be none. None when no try did, or
+        the run has no directory here: then the source flow is run again."""
+        left = self._left(run_id)
+        return None if left is None else list(left)
+
+    def checked(self, run_id: str) -> list[str] | None:
+        """The same files, each of which holds what it was left with. Raises WorkDirError unless all of them do."""
+        left = self._left(run_id)
+        if left is None:
             return None
-        if not isinstance(names, list) or not all(_is_plain(name) for name in names):
-            raise WorkDirError(f"{folder}/{_PUBLISHED} names something outside its folder: somebody else wrote it")
-        return [f"{folder}/{name}" for name in names]
+        for name, digest in left.items():
+            _require_same(name, self._digest(name), digest)
+        return list(left)
+
+    def _digest(self, name: str) -> str:
+        found = self._files.digest(name)
+        if found is None:
+            raise WorkDirError(f"the work file {name} is missing{_ANEW}")
+        return found
+
+    def _left(self, run_id: str) -> Mapping[str, str] | None:
+        left, folder = self._ledger.published(run_id), _batch_dir(self._place, run_id)
+        if left is None or not self._files.has_folder(folder):
+            return None
+        if not all(map(_OUTPUT.fullmatch, left)):
+            raise WorkDirError(f"the ledger names files outside {folder}: somebody else wrote into it")
+        return {f"{folder}/{name}": digest for name, digest in left.items()}
+
+    def copies(self, run_id: str) -> Iterator[BinaryIO] | None:
+        """The same files on this machine, one after the other, each as a copy that nobody else can reach and that is
+        closed before the next: what is read is what was checked, whatever happens to the file meanwhile."""
+        left = self._left(run_id)
+        return None if left is None else (copy for name, digest in left.items() for copy in _copy(name, digest))
 
 
-def _is_plain(name: object) -> bool:
-    """Whether this is the name of an output, or of a part of one, below the run's own directory."""
-    return isinstance(name, str) and _OUTPUT.fullmatch(name) is not None
+def _copy(name: str, digest: str) -> Iterator[BinaryIO]:
+    with tempfile.TemporaryFile() as copy:
+        try:
+            with Path(name).open("rb") as file:
+                shutil.copyfileobj(file, copy, _PIECE)
+        except OSError as error:
+            raise WorkDirError(f"the work file {name} cannot be read: {error.strerror}{_ANEW}") from error
+        copy.seek(0)
+        _require_same(name, _digest_of(copy), digest)
+        copy.seek(0)
+        yield copy
+
+
+def _require_same(name: str, found: str, left: str) -> None:
+    if found != left:
+        raise WorkDirError(f"the work file {name} is not what was left there: the ledger has another digest of it{_ANEW}")
+
+
+def _digest_of(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def require(place: str) -> None:

@@ -7,12 +7,12 @@ where the other stopped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from homing.delivery import Batch, PipelineStores
@@ -43,21 +43,20 @@ class Alone:
 
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
-        place, ready = WorkDir(work_dir, LocalFiles()), 0
+        place, ready = self._work_dir(work_dir), 0
         output = Path(place.new_output(self.batch.run_id, self.fence.owner))
         output.mkdir(exist_ok=True)
         with pq.ParquetWriter(output / "messages.parquet", PROCESSED) as file:
             for batch in self._processed():
                 file.write_batch(batch)
                 ready += batch.num_rows
-        self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
-        place.publish(self.batch.run_id, [str(output)])
+        place.publish(self.fence, [str(output)])
         tell(self.batch, f"{ready} messages are ready to be delivered")
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
-        left = WorkDir(work_dir, LocalFiles()).published(self.batch.run_id)
+        left = self._work_dir(work_dir).copies(self.batch.run_id)
         total = self._deliver_batches(flow, self._processed() if left is None else _read(left), self._held())
         self._tell(flow, total)
         return total
@@ -73,6 +72,9 @@ class Alone:
         for flow, states in total.items():
             self._tell(flow, states)
         return sum(total.values(), Counter())
+
+    def _work_dir(self, place: str) -> WorkDir:
+        return WorkDir(place, LocalFiles(), self.stores.ledger)
 
     def _processed(self) -> Iterator[pa.RecordBatch]:
         for held in self.batch.held():
@@ -99,9 +101,9 @@ class Alone:
         return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence)
 
 
-def _read(parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for part in parts:
-        for file in ds.dataset(part, schema=PROCESSED, format="parquet").get_fragments():
-            # One group of rows after the other: reading ahead would hold many.
-            for group in file.split_by_row_group():
-                yield from group.to_batches(schema=PROCESSED, batch_readahead=0)
+def _read(files: Iterable[BinaryIO]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        parquet = pq.ParquetFile(file)
+        # One group of rows after the other: reading ahead would hold many.
+        for group in range(parquet.num_row_groups):
+            yield from parquet.read_row_group(group).cast(PROCESSED).to_batches()

@@ -56,7 +56,7 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
     step = f"deliver.{arguments.flow}"
 
     def is_needed(batch: Batch) -> bool:
-        left = WorkDir(arguments.work_dir, HadoopFiles()).published(batch.run_id)
+        left = WorkDir(arguments.work_dir, HadoopFiles(), batch.ledger).published(batch.run_id)
         return left != [] and batch.outstanding([arguments.flow])
 
     return _run(step, arguments, lambda engine: engine.deliver(arguments.flow, arguments.work_dir), is_needed)

@@ -69,7 +69,7 @@ class Engine:
 
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
-        place, numbers = WorkDir(work_dir, HadoopFiles()), count()
+        place, numbers = self._work_dir(work_dir), count()
         output = place.new_output(self.batch.run_id, self.fence.owner)
         parts: dict[DataFrame, tuple[str, int]] = {}
 
@@ -82,14 +82,14 @@ class Engine:
 
         kept = [parts[frame] for frame in self._processed(keep)]
         ready = sum(rows for _, rows in kept)
-        self.stores.ledger.record(self.fence, [])  # raises when the step was taken over: then this is not to be read
-        place.publish(self.batch.run_id, [part for part, _ in kept])
+        place.publish(self.fence, [part for part, _ in kept])
         tell(self.batch, f"{ready} messages are ready to be delivered")
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
-        left = WorkDir(work_dir, HadoopFiles()).published(self.batch.run_id)
+        # Spark reads these very files, and no other that lies beside them.
+        left = self._work_dir(work_dir).checked(self.batch.run_id)
         if left is None:
             # Parts that were told from what fails are not to be made twice.
             whole = native.is_native(self.chain.source.processors)
@@ -202,6 +202,9 @@ class Engine:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
+    def _work_dir(self, place: str) -> WorkDir:
+        return WorkDir(place, HadoopFiles(), self.stores.ledger)
+
     def _whole(self) -> WholeBatch:
         native.run_everything(self.spark)
         return WholeBatch(self.spark, self.stores.ledger, self.batch, self.fence)
@@ -221,8 +224,8 @@ class Engine:
         """After a crash, one task only: then the message it had in hand is the one it died of."""
         return messages.coalesce(1) if self.fence.crashed else messages
 
-    def _parquet(self, parts: Sequence[str]) -> DataFrame:
-        return self.spark.read.schema(PROCESSED_DDL).parquet(*parts)
+    def _parquet(self, files: Sequence[str]) -> DataFrame:
+        return self.spark.read.schema(PROCESSED_DDL).parquet(*files)
 
     def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""

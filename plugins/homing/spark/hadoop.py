@@ -27,21 +27,18 @@ class HadoopFiles:
         with self._at(name) as (jvm, files, path):
             files.mkdirs(path, jvm.org.apache.hadoop.fs.permission.FsPermission(_OWNER_ONLY))
 
-    def write(self, name: str, text: str) -> None:
+    def has_folder(self, name: str) -> bool:
         with self._at(name) as (_, files, path):
-            stream = files.create(path, True)
-            try:
-                stream.write(bytearray(text.encode()))
-            finally:
-                stream.close()
+            return bool(files.exists(path))
 
-    def read(self, name: str) -> str | None:
-        with self._at(name) as (_, files, path):
+    def digest(self, name: str) -> str | None:
+        with self._at(name) as (jvm, files, path):
             if not files.exists(path):
                 return None
             stream = files.open(path)
             try:
-                return bytes(stream.readAllBytes()).decode()
+                # In the JVM, which brings this along, and piece by piece: no byte of the file comes here.
+                return str(jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
             finally:
                 stream.close()
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.ledger import DELIVERED, FAILED, Entry
+from homing.ledger import DELIVERED, FAILED, Entry, Ledger
 from homing.message import MessageRef
 
 FLOWS = ("lake", "crm")
@@ -21,6 +21,11 @@ def opened(database: str) -> AbstractContextManager[PipelineStores]:
 def stores(database: str) -> Iterator[PipelineStores]:
     with opened(database) as stores:
         yield stores
+
+
+@pytest.fixture
+def ledger(stores: PipelineStores) -> Ledger:
+    return stores.ledger
 
 
 def names(stores: PipelineStores, ids: Collection[str]) -> list[str]:

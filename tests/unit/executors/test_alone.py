@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -141,7 +143,7 @@ def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
 
     assert subprocess.run(command, check=False).returncode == 1
     assert batch.is_open("process")
-    assert WorkDir(str(tmp_path / "work"), LocalFiles()).published("run") is None
+    assert WorkDir(str(tmp_path / "work"), LocalFiles(), stores.ledger).published("run") is None
     assert subprocess.run(command, check=False).returncode == 1  # one at a time by now, and it is known which
     assert subprocess.run(command, check=False).returncode == 0
 
@@ -208,7 +210,43 @@ def test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next(
 
     assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
 
-    assert WorkDir(str(tmp_path / "work"), LocalFiles()).published("run") is None
+    assert WorkDir(str(tmp_path / "work"), LocalFiles(), stores.ledger).published("run") is None
+
+
+@pytest.mark.parametrize("forged", ["changed", "of another batch", "missing"])
+def test_of_a_forged_work_file_nothing_is_delivered_and_nothing_is_lost(
+    arguments: list[str],
+    stores: PipelineStores,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    forged: str,
+) -> None:
+    claim(stores, {"n": 7}, run_id="other")
+    batch = claim(stores, {"n": 2}, {"n": 3})
+    work_dir = ["--work-dir", str(tmp_path / "work")]
+    for run_id in ("other", "run"):
+        arguments[arguments.index("--run-id") + 1] = run_id
+        assert app.process_main([*arguments, *work_dir]) == 0
+    work = WorkDir(str(tmp_path / "work"), LocalFiles(), stores.ledger)
+    (theirs,), (mine,) = work.published("other") or (), work.published("run") or ()
+    if forged == "changed":
+        rows = pq.read_table(mine)
+        texts = pa.array([text.replace("4", "5") for text in rows["message"].to_pylist()], pa.string())
+        pq.write_table(rows.set_column(rows.column_names.index("message"), "message", texts), mine)
+    elif forged == "missing":
+        Path(mine).unlink()
+    else:
+        shutil.copy(theirs, mine)
+
+    assert app.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 1
+
+    assert made() == {}
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR homing")]
+    assert "clear the task `process`" in said
+    assert app.process_main([*arguments, *work_dir]) == 0  # as clearing it does
+    assert app.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
+    assert made() == {("lake", 4): 1, ("lake", 6): 1}
+    assert batch.settle().released == 2  # which had no crm yet
 
 
 def test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_it(
@@ -251,8 +289,8 @@ def test_what_a_transformer_makes_much_larger_is_written_in_portions(
 
     assert app.process_main([*arguments, "--work-dir", f"{tmp_path}/work"]) == 0
 
-    (left,) = WorkDir(f"{tmp_path}/work", LocalFiles()).published("run") or []
-    file = pq.ParquetFile(Path(left) / "messages.parquet")
+    (left,) = WorkDir(f"{tmp_path}/work", LocalFiles(), stores.ledger).published("run") or []
+    file = pq.ParquetFile(left)
     groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
     assert sum(groups) == 10
     assert max(groups) == 3

@@ -83,9 +83,9 @@ def test_no_spark_is_started_when_the_source_flow_left_nothing(
     arguments: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spark_as(monkeypatch, None)
-    work = WorkDir(str(tmp_path), LocalFiles())
+    work = WorkDir(str(tmp_path), LocalFiles(), stores.ledger)
     work.new_output("run", "owner")
-    work.publish("run", [])
+    work.publish(stores.ledger.open_step("run", "process", 600), [])
     assert app.deliver_main([*arguments, "--flow", "crm", "--work-dir", str(tmp_path)]) == 0
 
 

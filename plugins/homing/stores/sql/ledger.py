@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -16,7 +17,7 @@ from homing.ledger import DELIVERED, DONE_STATES, FAILED, PART, PROCESSED, Entry
 from homing.message import JSON, MessageRef, decode, encode_json
 from homing.portions import text_bytes
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
-from homing.stores.sql.schema import ledger_table, steps_table
+from homing.stores.sql.schema import ledger_table, steps_table, work_table
 from homing.stores.sql.tombstones import Tombstones
 
 _OLD = 1000  # rows that are looked at at once when old ones are removed
@@ -33,8 +34,9 @@ class SqlLedger(Ledger):
         self._database = database
         self._rows = ledger_table(name)
         self._steps = steps_table(name)
+        self._work = work_table(name)
         self._by_time = ledger_table(name, by_time=True)
-        database.require(self._rows, self._steps)
+        database.require(self._rows, self._steps, self._work)
         #: The messages that a person had removed from this ledger and its stores.
         self.tombstones = Tombstones(database, name)
 
@@ -84,8 +86,29 @@ class SqlLedger(Ledger):
         return [name for name in names if not name.startswith(PART)]
 
     def close_steps(self, run_id: str) -> None:
-        statement = self._steps.delete().where(self._steps.c.run_id == run_id)
-        self._database.write(lambda connection: connection.execute(statement))
+        def work(connection: Connection) -> None:
+            for table in (self._steps, self._work):
+                connection.execute(table.delete().where(table.c.run_id == run_id))
+
+        self._database.write(work)
+
+    def publish(self, fence: Fence, files: Mapping[str, str]) -> None:
+        values = {"run_id": fence.run_id, "files": encode_json(dict(files))}
+        replace = self._database.dialect.upsert(self._work, ["run_id"])
+
+        def work(connection: Connection) -> None:
+            self._check(connection, fence)
+            connection.execute(replace, [values])
+
+        self._database.write(work)
+
+    def published(self, run_id: str) -> dict[str, str] | None:
+        statement = sa.select(self._work.c.files).where(self._work.c.run_id == run_id)
+        text = self._database.read(lambda connection: connection.execute(statement).scalar())
+        try:
+            return None if text is None else msgspec.json.decode(text, type=dict[str, str])
+        except msgspec.MsgspecError:
+            return None  # somebody else wrote it: the step is done again
 
     def record(self, fence: Fence, entries: Iterable[Entry]) -> None:
         now = self._database.now()

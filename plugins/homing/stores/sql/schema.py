@@ -249,6 +249,17 @@ def forgotten_table(store: str) -> Table:
     )
 
 
+def work_table(store: str) -> Table:
+    """What the steps of a run left in the work directory: a JSON object of files, and the digest of each."""
+    return Table(
+        f"{table_name(store)}__work",
+        MetaData(),
+        Column("run_id", Key(255), primary_key=True),
+        Column("files", _LONG, nullable=False),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
+    )
+
+
 def registry_table() -> Table:
     """Every table of ours in this database: the version of its schema, and its store's shared properties.
 
