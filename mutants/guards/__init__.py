@@ -17,6 +17,7 @@ from mutants.guards import (
     spark,
     sql,
     tls,
+    trust,
 )
 
 GUARDS: tuple[Guard, ...] = (
@@ -33,4 +34,5 @@ GUARDS: tuple[Guard, ...] = (
     *size.GUARDS,
     *tls.GUARDS,
     *erasure.GUARDS,
+    *trust.GUARDS,
 )

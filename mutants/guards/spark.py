@@ -106,13 +106,6 @@ GUARDS = (
         f"{_ATTEMPTS}test_a_delivery_that_is_recorded_again_because_the_answer_was_lost_is_counted_once",
     ),
     guard(
-        "a small batch's output is read only when its writer was not given up",
-        _ALONE,
-        "        self.stores.ledger.record(self.fence, [])  # raises when the step was taken over",
-        "        # raises when the step was taken over",
-        f"{_SMALL}test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next",
-    ),
-    guard(
         "what a process of long ago left is delivered only as far as the run holds it",
         _ALONE,
         "replace(self._task(), held=held, rate=rate)",

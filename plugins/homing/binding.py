@@ -80,7 +80,7 @@ def _pydantic_converter(model: Any) -> Converter:
         try:
             return model.model_validate(content)
         except ValidationError as error:
-            raise BindingError(f"content does not fit {describe_type(model)}: {_reasons(error)}") from error
+            raise BindingError(f"content does not fit {describe_type(model)}: {_reasons(error)}") from None
 
     return convert
 
@@ -94,11 +94,12 @@ def _convert_nested(kind: type, value: Any) -> Any:
     try:
         return kind.model_validate(value)  # type: ignore[attr-defined]
     except ValidationError as error:
-        raise ValueError(_reasons(error)) from error
+        raise ValueError(_reasons(error)) from None
 
 
 def _reasons(error: Any) -> str:
-    """Why pydantic refused, without the values: payloads do not belong into error texts."""
+    """Why pydantic refused, without the values: payloads do not belong into error texts. Its own error, which shows
+    them, is not told as the cause."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, fault['loc'])) or '$'}: {fault['msg']}" for fault in faults)
 

@@ -14,6 +14,7 @@ from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
 from homing.calling.returned import fault_of
+from homing.calling.traces import frames_of, sign_of
 from homing.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -179,14 +180,14 @@ class BusListener:
             self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
-        log.warning("bus listener: %s: %s", type(error).__name__, error)
+        log.warning("bus listener: %s", sign_of(error))
         on_error = getattr(self._service, "on_error", None)
         if on_error is None:
             return
         try:
             on_error(error)
-        except Exception:
-            log.exception("on_error itself failed")
+        except Exception as trouble:  # noqa: BLE001 - an author's code, of which nothing depends
+            log.error("on_error itself failed: %s", frames_of(trouble))  # noqa: TRY400 - its text may be a message's
 
     def __enter__(self) -> BusListener:
         self.start()
@@ -218,4 +219,4 @@ def _close(receiver: MessageReceiver | None) -> None:
         if receiver is not None:
             receiver.close()
     except Exception as error:  # noqa: BLE001 - as in receiving
-        log.warning("closing a receiver: %s", error)
+        log.warning("closing a receiver: %s", sign_of(error))

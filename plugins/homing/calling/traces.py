@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import homing.errors
-from homing.errors import HandlersFailedError, causes_of
+from homing.errors import (
+    CircuitOpenError,
+    ConfigurationError,
+    HandlersFailedError,
+    LakeError,
+    StoreError,
+    WorkDirError,
+    causes_of,
+)
+from homing.printable import printable
 
 _OWN_FRAMES = str(Path(homing.errors.__file__).parent)
 _STACK_LIMIT = 8000
+_CAUSES_SHOWN = 5
 _TEXT_LIMIT = 4000
+# Their texts are ours, and say nothing of what messages hold.
+_OURS = (CircuitOpenError, ConfigurationError, LakeError, StoreError, WorkDirError)
 
 
 def describe(error: BaseException, handler: str, attempts: int) -> dict[str, Any]:
@@ -38,6 +50,34 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except (Exception, SystemExit, GeneratorExit) as broken:  # noqa: BLE001 - an author's __str__ may do anything
         return f"(its text could not be made: {type(broken).__qualname__})"
+
+
+def sign_of(error: BaseException) -> str:
+    """What a log may say of an error: its type, and where it was raised. Never an error itself.
+
+    Not its text, nor that of what caused it: whoever raised it may have put a message's content there. The text is in
+    the failure record, where contents are. Errors of stores and the like, which are ours, are told in full.
+    """
+    if isinstance(error, _OURS):
+        return f"{type(error).__qualname__}: {printable(text_of(error))}"
+    return "; ".join(dict.fromkeys(f"{_type_of(cause)}{_place_of(cause)}" for cause in causes_of(error)))
+
+
+def frames_of(error: BaseException) -> str:
+    """Where an error came from, and through what: the stack of it and of its causes, with types and without texts."""
+    seen: list[str] = []
+    current: BaseException | None = error
+    while current is not None and len(seen) < _CAUSES_SHOWN:
+        seen.append("".join(traceback.format_tb(current.__traceback__)) + _type_of(current))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return "\nwhich came of\n".join(seen)
+
+
+def _place_of(error: BaseException) -> str:
+    """The line that raised it: an author's, if there is one on the way."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_OWN_FRAMES)]
+    return "".join(f" at {frame.filename}:{frame.lineno}" for frame in (theirs or frames)[-1:])
 
 
 def _type_of(error: BaseException) -> str:

@@ -169,7 +169,7 @@ def _copy(name: str, digest: str) -> Iterator[BinaryIO]:
 
 def _require_same(name: str, found: str, left: str) -> None:
     if found != left:
-        raise WorkDirError(f"the work file {name} is not what was left there: the ledger has another digest of it{_ANEW}")
+        raise WorkDirError(f"the work file {name} is not what was left there: its digest is not the ledger's{_ANEW}")
 
 
 def _digest_of(file: BinaryIO) -> str:

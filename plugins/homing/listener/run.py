@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from homing.calling.batches import Answer
-from homing.calling.traces import text_of
+from homing.calling.traces import frames_of, sign_of
 from homing.errors import LeaseLostError, NotInFlightError, UnsupportedError
 from homing.listener import metrics
 from homing.listener.board import Board
@@ -103,9 +103,12 @@ class Run:
             worker.prefers_new = bool(work)
             try:
                 self._handle(worker, work or self._poll())
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001 - a listener goes on
                 # Not the service's doing, whose errors are answers. The messages come back when their leases end.
-                log.exception("the listener of store %s could not handle %s", self._store_name, _ids(worker.busy_with))
+                log.error(  # noqa: TRY400 - its text may be what a message says
+                    "the listener of store %s could not handle %s: %s",
+                    *(self._store_name, _ids(worker.busy_with), frames_of(error)),
+                )
                 for delivery in worker.busy_with:
                     self.board.finished(delivery)
             worker.busy_with = ()
@@ -124,7 +127,7 @@ class Run:
             if not found and WAKE_UP in self._store.features:
                 due_in = self._store.due_in()
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
-            log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, text_of(error))
+            log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, sign_of(error))
         messages = [item for item in found if isinstance(item, Message) and type(item.id) is str]
         if len(messages) < len(found):
             count = len(found) - len(messages)
@@ -181,8 +184,8 @@ class Run:
 
     def _separate(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
         log.warning(
-            "%s failed on a batch without saying which messages, so each is tried alone: %s: %s: %s",
-            *(self._service.name, _ids(deliveries), type(error).__qualname__, text_of(error)),
+            "%s failed on a batch without saying which messages, so each is tried alone: %s: %s",
+            *(self._service.name, _ids(deliveries), sign_of(error)),
         )
         for delivery in deliveries:
             delivery.take_back_attempt()
@@ -200,8 +203,8 @@ class Run:
                 if RENEW in self._store.features:
                     self._renew(lease)
                 self._bring_dead()
-            except BaseException:
-                log.exception("the watch over store %s goes on after an error", self._store_name)
+            except BaseException as error:  # noqa: BLE001 - a listener goes on
+                log.error("the watch over store %s goes on after an error: %s", self._store_name, frames_of(error))  # noqa: TRY400
 
     def _bring_dead(self) -> None:
         if time.monotonic() < self._look_for_dead:
@@ -210,7 +213,7 @@ class Run:
         try:
             self._settler.bring_dead()
         except Exception as error:  # noqa: BLE001 - it is kept where it is, and looked for again
-            log.warning("what is dead in store %s stays there for now: %s", self._store_name, text_of(error))
+            log.warning("what is dead in store %s stays there for now: %s", self._store_name, sign_of(error))
 
     def _renew(self, lease: float) -> None:
         now = time.monotonic()
@@ -224,12 +227,12 @@ class Run:
                 self._renewal_refused(delivery, error)
             except Exception as error:  # noqa: BLE001 - there is time for another try before the lease ends
                 delivery.renew_at = now
-                log.warning("message %s: its lease could not be renewed, trying again: %s", delivery.id, text_of(error))
+                log.warning("message %s: its lease could not be renewed, trying again: %s", delivery.id, sign_of(error))
 
     def _renewal_refused(self, delivery: Delivery, error: Exception) -> None:
         if delivery.lost or isinstance(error, UnsupportedError):
             return
-        log.error("message %s of store %s: %s", delivery.id, self._store_name, text_of(error))
+        log.error("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
         if delivery.began == 0 or all(delivery not in worker.busy_with for worker in list(self._workers)):
             self.board.finished(delivery)
 

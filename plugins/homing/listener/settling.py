@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from homing.calling.traces import describe, text_of
+from homing.calling.traces import describe, sign_of
 from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError
 from homing.listener import metrics
 from homing.listener.board import Board
@@ -63,7 +63,7 @@ class Settler:
             try:
                 self._store.settle([delivery.message for delivery in deliveries])
             except Exception as error:  # noqa: BLE001 - all or none: so it was none, and each is tried by itself
-                log.debug("settling %d messages at once failed: %s", len(deliveries), text_of(error))
+                log.debug("settling %d messages at once failed: %s", len(deliveries), sign_of(error))
             else:
                 for delivery in deliveries:
                     self._done(delivery, metrics.PROCESSED)
@@ -80,8 +80,8 @@ class Settler:
             cause = error.__cause__ or error
         if delivery.lost:
             log.error(
-                "message %s of store %s failed in %s after its lease was lost: %s: %s",
-                *(delivery.id, self._store_name, self._service, type(cause).__qualname__, text_of(cause)),
+                "message %s of store %s failed in %s after its lease was lost: %s",
+                *(delivery.id, self._store_name, self._service, sign_of(cause)),
             )
             return
         decision = self._policy.decide(cause, delivery.attempts, key=delivery.id)
@@ -89,9 +89,8 @@ class Settler:
             self._give_up(delivery, cause)
             return
         log.warning(
-            "message %s of store %s failed in %s at attempt %d and is tried again in %.3g s: %s: %s",
-            *(delivery.id, self._store_name, self._service, delivery.attempts, decision.delay),
-            *(type(cause).__qualname__, text_of(cause)),
+            "message %s of store %s failed in %s at attempt %d and is tried again in %.3g s: %s",
+            *(delivery.id, self._store_name, self._service, delivery.attempts, decision.delay, sign_of(cause)),
         )
         self._retry(delivery, decision.delay)
 
@@ -119,11 +118,11 @@ class Settler:
         try:
             self._store.rest(delivery.message, resting=False)
         except (LeaseLostError, NotInFlightError) as error:
-            log.warning("message %s of store %s: %s", delivery.id, self._store_name, text_of(error))
+            log.warning("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
             self._board.finished(delivery)
             return False
         except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
-            log.warning("message %s waits for store %s: %s", delivery.id, self._store_name, text_of(error))
+            log.warning("message %s waits for store %s: %s", delivery.id, self._store_name, sign_of(error))
             self._board.settle_again(delivery, self._config.polling_seconds)
             return False
         delivery.is_resting = False
@@ -134,7 +133,7 @@ class Settler:
             self._store.rest(delivery.message, resting=True)
             delivery.is_resting = True
         except Exception as error:  # noqa: BLE001 - then its lease counts as before
-            log.debug("message %s: the store was not told that it waits: %s", delivery.id, text_of(error))
+            log.debug("message %s: the store was not told that it waits: %s", delivery.id, sign_of(error))
 
     def _wake(self, delivery: Delivery) -> None:
         """Before it goes back: what was forgiven in advance is not to be forgiven twice."""
@@ -158,7 +157,7 @@ class Settler:
             else:
                 log.warning(
                     "message %s: store %s did not take the outcome %s, trying again: %s",
-                    *(delivery.id, self._store_name, outcome, text_of(error)),
+                    *(delivery.id, self._store_name, outcome, sign_of(error)),
                 )
                 self._board.settle_again(delivery, self._config.polling_seconds)
         else:
@@ -170,24 +169,23 @@ class Settler:
         try:
             self._store.acknowledge(delivery.message, success=False)
         except Exception as error:  # noqa: BLE001 - the lease does the same, later
-            log.warning("message %s could not be released: %s", delivery.id, text_of(error))
+            log.warning("message %s could not be released: %s", delivery.id, sign_of(error))
         self._board.finished(delivery)
 
     # -- giving up ---------------------------------------------------------------------------------------------
 
     def _give_up(self, delivery: Delivery, error: BaseException) -> None:
         config, name = self._config, self._store_name
-        reason = f"{type(error).__qualname__}: {text_of(error)}"
+        reason = sign_of(error)
         what = f"message {delivery.id} of store {name} failed in {self._service} after {delivery.attempts} attempts"
         if config.dead_letter_store is not None:
             dead = config.dead_letter_store
             try:
                 self._store_dead(dead, delivery, describe(error, self._service, delivery.attempts))
             except Exception as trouble:  # noqa: BLE001 - whatever it is, the message must not be acknowledged
-                trouble_text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
                 log.error(  # noqa: TRY400 - both errors are in the text
                     "%s (%s), and dead-letter store %s did not take it (%s): it is released",
-                    *(what, reason, name_of(dead), trouble_text),
+                    *(what, reason, name_of(dead), sign_of(trouble)),
                 )
                 self._let_go(delivery)
             else:
@@ -242,7 +240,7 @@ class Settler:
             self._board.finished(delivery)
             self._store.reschedule([delivery.id], _from_now(delay))
         except Exception as error:  # noqa: BLE001 - what was released comes back at once, and then waits here
-            log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, text_of(error))
+            log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, sign_of(error))
         return delivery.lost
 
     def _supersede(self, delivery: Delivery, delay: float, attempts: int) -> bool:
@@ -260,7 +258,7 @@ class Settler:
                 replace(delivery.message, id=successor, content=delivery.content, headers=headers, scheduled_at=due),
             )
         except Exception as error:  # noqa: BLE001 - then it is known here only, which is enough unless we crash
-            log.warning("message %s: what is done of it could not be stored: %s", delivery.id, text_of(error))
+            log.warning("message %s: what is done of it could not be stored: %s", delivery.id, sign_of(error))
             return False
         self.settle(delivery, True, metrics.RETRIED if attempts else metrics.RELEASED)
         return True
@@ -305,7 +303,7 @@ class Settler:
             if ENVELOPE not in dead.features:
                 raise
             # What does not fit is in the headers too, as far as anybody may want to know it.
-            log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, text_of(trouble))
+            log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, sign_of(trouble))
             dead.store(letter.content, id=letter.id, headers=letter.headers)
 
     def _dead_id(self, delivery: Delivery) -> str:
@@ -346,7 +344,7 @@ class Settler:
     def _lost(self, delivery: Delivery, outcome: str, error: BaseException) -> None:
         log.error(
             "message %s of store %s was %s by %s, but the store was not told and will deliver it again: %s",
-            *(delivery.id, self._store_name, outcome, self._service, text_of(error)),
+            *(delivery.id, self._store_name, outcome, self._service, sign_of(error)),
         )
         self._counts.add(metrics.LOST_LEASES)
         self._board.finished(delivery)

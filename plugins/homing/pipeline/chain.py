@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from homing.calling.content import accept, accept_json
-from homing.calling.traces import text_of
+from homing.calling.traces import frames_of, sign_of, text_of
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
@@ -111,7 +111,9 @@ class HandlerChain:
                 self.replay(message)
         except ExecutionError as error:
             if error.kept:
-                log.warning("%s; failure store %s has it", error, getattr(self.failure_store, "name", "?"))
+                name = getattr(self.failure_store, "name", "?")
+                log.warning("message %s failed in %s, and failure store %s has it: %s", message.id, self.name, name,
+                            sign_of(error))  # fmt: skip
             elif before is None and not error.message.content["done"]:
                 raise
             else:
@@ -215,9 +217,11 @@ class HandlerChain:
             # Without an id of its own choosing: a store takes each id once, and a message may fail many
             # times.
             return self.failure_store.store(record, **later), ""
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller still has the message
             name = getattr(self.failure_store, "name", type(self.failure_store).__name__)
-            log.exception("message %s failed, and failure store %s did not take it", message_id, name)
+            log.error(  # noqa: TRY400 - its text may be what the message says
+                "message %s failed, and failure store %s did not take it: %s", message_id, name, frames_of(error)
+            )
             return message_id, (
                 f"; and the failure store {name!r} did not take it: {type(error).__qualname__}: "
                 f"{text_of(error)}. "

@@ -17,6 +17,7 @@ from typing import Any
 
 from homing.calling.coroutines import run
 from homing.calling.forks import start_over_after_fork
+from homing.calling.traces import frames_of
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,9 @@ class Client:
             return
         try:
             opened.leave()
-        except Exception:
-            log.exception("the client made by %s did not close", getattr(self._setup, "__qualname__", self._setup))
+        except Exception as error:  # noqa: BLE001 - an author's code, of which nothing depends by now
+            name = getattr(self._setup, "__qualname__", self._setup)
+            log.error("the client made by %s did not close: %s", name, frames_of(error))  # noqa: TRY400 - no texts
 
     def start_over(self) -> None:
         """Called in a forked process."""

@@ -18,12 +18,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from homing.calling.traces import frames_of, sign_of
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, suspects
 from homing.delivery.keeper import LeaseKeeper
 from homing.delivery.reach import read_stores_file, refuse_unreachable
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.work import WorkDir
-from homing.errors import ConfigurationError, HomingError, LeaseLostError
+from homing.errors import ConfigurationError, HandlerError, HomingError, LeaseLostError
 from homing.ledger import Fence, Ledger
 from homing.pipeline import HandlerChain, load_chain
 from homing.spark.alone import Alone
@@ -110,12 +111,15 @@ def _run(
         _work(step, arguments, run_step, is_needed, afterwards)
     except ConfigurationError as error:
         return _end(2, f"{step}: {error}")
+    except HandlerError as error:
+        return _end(1, f"{step} of batch {arguments.run_id}: {sign_of(error)}")
     except HomingError as error:
         return _end(1, f"{step} of batch {arguments.run_id}: {error}")
-    except Exception as error:
-        if not is_outage(error):
-            raise
-        return _end(1, f"{step} of batch {arguments.run_id}: {_our_line(error)}")
+    except Exception as error:  # noqa: BLE001 - of many kinds, as with all that fails within Spark
+        if is_outage(error):
+            return _end(1, f"{step} of batch {arguments.run_id}: {_our_line(error)}")
+        # Its text would be printed by Python: it may be what a message says.
+        return _end(1, f"{step} of batch {arguments.run_id} failed:\n{frames_of(error)}")
     return 0
 
 

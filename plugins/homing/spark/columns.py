@@ -78,11 +78,11 @@ def _fitted(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     for field in schema:
         try:
             pa.scalar(row[field.name], type=field.type)
-        except DOES_NOT_FIT as error:
-            faults.append(f"{field.name}: {error}")
+        except DOES_NOT_FIT:  # whose text has the value, and Spark would log it
+            faults.append(f"{field.name}: a {type(row[field.name]).__name__} that is no {field.type}")
             fitted[field.name] = None
     if faults:
-        fitted.update(encoding=UNFIT, message="; ".join(faults).encode("utf-8", "replace").decode())
+        fitted.update(encoding=UNFIT, message="; ".join(faults))
     return fitted
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.calling.returned import fault_of
-from homing.calling.traces import text_of
+from homing.calling.traces import sign_of, text_of
 from homing.delivery import Batch, suspects
 from homing.delivery.holding import Head, Held
 from homing.errors import HandlerError
@@ -344,7 +344,7 @@ class WholeBatch:
 
     def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
-        log.warning("message %s makes %s fail: %s", head.message_id, name, error)
+        log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
         said = suspects.crash(str(error), name) if is_crash(error) else describe(error, name, 1)
         self._record([head.entry(flow, FAILED, error=said)])
 

@@ -105,9 +105,7 @@ def test_a_link_that_another_user_laid_is_not_followed(shared: Path, tmp_path: P
 
 
 @as_root
-def test_what_a_run_leaves_in_a_shared_folder_another_user_cannot_read_or_replace(
-    shared: Path, ledger: Ledger
-) -> None:
+def test_what_a_run_leaves_in_a_shared_folder_another_user_cannot_read_or_replace(shared: Path, ledger: Ledger) -> None:
     output = WorkDir(str(shared / "work"), LocalFiles(), ledger).new_output("run", "owner")
     Path(output).write_text("what a message says")
 

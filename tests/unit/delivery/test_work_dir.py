@@ -146,7 +146,7 @@ def test_a_file_that_is_not_what_was_left_is_not_read(
     left(tmp_path, ledger, "another run")
     forge(files[1])
 
-    with pytest.raises(WorkDirError, match=r"part\.parquet (is not what was left|is missing).*clear the task `process`"):
+    with pytest.raises(WorkDirError, match=r"part\.parquet (is not what was left|is missing).*clear the task"):
         mine.checked("run")
     copies = mine.copies("run")
     assert copies is not None
@@ -231,9 +231,7 @@ def test_what_somebody_else_wrote_into_the_ledger_is_not_believed(
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "processed-x/../../y", "processed-x/\n", ""])
-def test_what_is_published_names_nothing_outside_the_runs_own_folder(
-    tmp_path: Path, ledger: Ledger, name: str
-) -> None:
+def test_what_is_published_names_nothing_outside_the_runs_own_folder(tmp_path: Path, ledger: Ledger, name: str) -> None:
     mine = WorkDir(str(tmp_path / "work"), LocalFiles(), ledger)
     mine.new_output("run", "owner")
     ledger.publish(begun(ledger, "run"), {name: "digest"})

@@ -164,14 +164,35 @@ def test_a_work_directory_that_is_away_for_many_runs_is_no_death_of_any_message(
         batch = Batch(stores, f"run {attempt}" if attempt else "run", FLOWS, chain="orders")
         assert batch.claim(10) == 2
         arguments[arguments.index("--run-id") + 1] = batch.run_id
-        with pytest.raises(OSError, match="File exists"):
-            app.process_main([*arguments, "--work-dir", str(tmp_path / "work")])
+        assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
         assert not batch.is_open("process")
         assert batch.settle().released == 2
 
     assert stores.failures.count()["available"] == 0
     counted = [row[2] for page in stores.store.scans().pages(["sequence", "id", "crashes"], 0, 10**9) for row in page]
     assert counted == [0, 0]
+
+
+def test_an_error_that_nobody_expected_is_told_by_its_stack_and_without_its_text(
+    arguments: list[str],
+    stores: PipelineStores,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def quote(*_: object) -> int:
+        raise RuntimeError("what a message says")
+
+    monkeypatch.setattr(alone.Alone, "process", quote)
+    claim(stores, {"n": 2})
+
+    assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
+
+    told = capsys.readouterr().err
+    assert "what a message says" not in told
+    assert "ERROR homing: process of batch run failed:" in told
+    assert f'File "{__file__}"' in told
+    assert told.rstrip().endswith("RuntimeError")
 
 
 def test_a_job_that_is_told_to_end_dies_of_no_message(

@@ -69,12 +69,12 @@ def connect(connection_string: str, **options: Any) -> ServiceBusClient:
     """A client, which connects when it is used; raises ConfigurationError for what is no connection string."""
     try:
         return ServiceBusClient.from_connection_string(connection_string, **options)
-    except (ValueError, AttributeError, KeyError) as error:
-        # The SDK's own text may repeat the key.
+    except (ValueError, AttributeError, KeyError):
+        # The SDK's own text may repeat the key: it is not told as the cause either.
         raise ConfigurationError(
             "this is not a connection string of Azure Service Bus, such as "
             "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
-        ) from error
+        ) from None
 
 
 def refuse_other_entity(connection_string: str, path: str) -> None:

@@ -123,7 +123,7 @@ class Archive:
         try:
             return self._database.write(work)
         except StoreUnavailableError as error:
-            if not _timed_out(error.__cause__):
+            if not _timed_out(error.__context__):
                 raise
             log.info("%s is in use, and will be dropped another time", self._name(day))
             return 0

@@ -22,6 +22,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from homing.calling.forks import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
 from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TableMissingError, TlsError
 from homing.stores.sql import upgrade
+from homing.stores.sql.complaints import complaint
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
 from homing.stores.sql.engine import READING, descriptor_of, make_engine
@@ -312,7 +313,7 @@ class Database:
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """The database's errors, in our words."""
+        """The database's errors, in our words. Without what caused them: it quotes values, and would be logged."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -322,18 +323,19 @@ class Database:
                     f"cannot {doing} store {self._name!r}, because TLS with its server failed: {fault}. Nothing was "
                     "sent; mend the certificate, or what the URL says of it"
                 ) from error
-            text = f"cannot {doing} store {self._name!r}: {_cause(error)}"
+            text = f"cannot {doing} store {self._name!r}: {complaint(error)}"
             if is_away(error):
-                raise StoreUnavailableError(text) from error
+                raise StoreUnavailableError(text) from None
             if is_missing_table(error):
                 raise TableMissingError(
                     f"{text}. Somebody dropped or renamed it, and what it held with it: restore it, or open the store "
                     "again, which makes it anew and empty"
-                ) from error
-            raise StoreError(text) from error
+                ) from None
+            raise StoreError(text) from None
         except (OverflowError, UnicodeEncodeError) as error:
             # Drivers raise these as they are, for numbers and texts that no database holds.
-            raise StoreError(f"cannot {doing} store {self._name!r}: it holds no such value: {error}") from error
+            reason = getattr(error, "reason", None) or str(error)
+            raise StoreError(f"cannot {doing} store {self._name!r}: it holds no such value: {reason}") from None
 
 
 @contextmanager
@@ -384,8 +386,3 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def _cause(error: SQLAlchemyError) -> str:
-    """The driver's own words: SQLAlchemy's text would carry the parameters, and with them payloads."""
-    return str(error.orig) if isinstance(error, DBAPIError) else type(error).__name__

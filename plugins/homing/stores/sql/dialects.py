@@ -165,8 +165,11 @@ class Mysql(RowByRow):
     reads_uncommitted = True
 
     def insert_new(self, table: Table) -> sa.Insert:
-        # Not INSERT IGNORE, which would also cut values to size and ignore that.
-        return mysql.insert(table).on_duplicate_key_update(id=table.c.id)
+        # Not INSERT IGNORE, which would also cut values to size and ignore that. A row of another id was met by a
+        # unique index that is not ours: a null for an id is refused, where leaving the message out would lose it.
+        insert = mysql.insert(table)
+        same = sa.case((table.c.id == insert.inserted.id, table.c.id), else_=sa.null())
+        return insert.on_duplicate_key_update(id=same)
 
     def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
         insert = mysql.insert(table)

@@ -63,7 +63,7 @@ def is_away(error: SQLAlchemyError) -> bool:
         return code in _NUMBERS or code in _CLIENT or (code == 0 and isinstance(error, InterfaceError))
     if code is not None:
         return code.startswith(_STATES)
-    if _is_sqlite(error):
+    if is_sqlite(error):
         return str(error.orig).startswith(_WORDS)
     # A driver that has no answer of the server's to tell about has lost it, or did not find it.
     return isinstance(error, OperationalError | InterfaceError)
@@ -73,7 +73,7 @@ def is_missing_table(error: SQLAlchemyError) -> bool:
     """Whether a table is not there."""
     if not isinstance(error, DBAPIError):
         return False
-    return str(code_of(error)) in _NO_TABLE or (_is_sqlite(error) and str(error.orig).startswith(_NO_TABLE_WORDS))
+    return str(code_of(error)) in _NO_TABLE or (is_sqlite(error) and str(error.orig).startswith(_NO_TABLE_WORDS))
 
 
 def asks_again(error: DBAPIError) -> bool:
@@ -91,5 +91,6 @@ def code_of(error: DBAPIError) -> str | int | None:
     return None if state is None else str(state)
 
 
-def _is_sqlite(error: DBAPIError) -> bool:
+def is_sqlite(error: DBAPIError) -> bool:
+    """Whether it is SQLite's, which has words and no numbers."""
     return type(error.orig).__module__ == "sqlite3"

@@ -1,0 +1,117 @@
+"""The guards of what others must not steer, and must not see."""
+
+from __future__ import annotations
+
+from mutants.guard import guard
+
+_WORK, _TRACES, _BINDING = "delivery/work.py", "calling/traces.py", "binding.py"
+_LEDGER, _DATABASE, _COMPLAINTS, _DIALECTS = (
+    f"stores/sql/{name}.py" for name in ("ledger", "database", "complaints", "dialects")
+)
+_FILES, _SMALL = "tests/unit/delivery/test_work_dir.py::", "tests/unit/executors/test_alone.py::"
+_TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/calling/test_traces.py::"
+
+GUARDS = (
+    guard(
+        "a work file is read by Spark only when it holds what the ledger says",
+        _WORK,
+        "            _require_same(name, self._digest(name), digest)\n",
+        "            assert digest\n",
+        f"{_FILES}test_a_file_that_is_not_what_was_left_is_not_read[sqlite-change]",
+    ),
+    guard(
+        "a work file is read by a plain process only when it holds what the ledger says",
+        _WORK,
+        "        _require_same(name, _digest_of(copy), digest)\n",
+        "        assert digest\n",
+        f"{_FILES}test_a_file_that_is_not_what_was_left_is_not_read[sqlite-cut]",
+        f"{_SMALL}test_of_a_forged_work_file_nothing_is_delivered_and_nothing_is_lost[of another batch]",
+    ),
+    guard(
+        "what a plain process reads of a work file is the copy that was checked",
+        _WORK,
+        "        copy.seek(0)\n        yield copy\n",
+        "        copy.seek(0)\n        yield Path(name).open('rb')\n",
+        f"{_FILES}test_what_is_read_is_what_was_checked_whatever_becomes_of_the_file_meanwhile[sqlite]",
+    ),
+    guard(
+        "the ledger names no work file outside the run's own folder",
+        _WORK,
+        "        if not all(map(_OUTPUT.fullmatch, left)):\n",
+        "        if not isinstance(left, dict):\n",
+        f"{_FILES}test_what_is_published_names_nothing_outside_the_runs_own_folder[sqlite-../../etc/passwd]",
+    ),
+    guard(
+        "what a process left is read only when it was not given up",
+        _LEDGER,
+        "            self._check(connection, fence)\n            connection.execute(replace, [values])\n",
+        "            connection.execute(replace, [values])\n",
+        f"{_SMALL}test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next",
+        f"{_FILES}test_of_two_tries_the_one_that_was_given_up_publishes_nothing[sqlite]",
+    ),
+    guard(
+        "what was left of a run that is settled is not read again",
+        _LEDGER,
+        "for table in (self._steps, self._work):",
+        "for table in (self._steps,):",
+        f"{_FILES}test_the_ledger_forgets_what_was_left_when_the_run_is_settled[sqlite]",
+    ),
+    guard(
+        "the driver's error, which quotes the row, is not told as a cause",
+        _DATABASE,
+        "            raise StoreError(text) from None\n",
+        "            raise StoreError(text) from error\n",
+        f"{_TOLD}test_a_row_that_breaks_a_constraint_is_told_by_the_constraints_name[postgresql-check]",
+    ),
+    guard(
+        "of PostgreSQL's texts only those are told that quote no value",
+        _COMPLAINTS,
+        "    if is_away(error) or code.startswith(_ABOUT_NAMES):\n",
+        "    if code:\n",
+        f"{_TOLD}test_whatever_the_server_refuses_is_told_without_a_value[postgresql]",
+    ),
+    guard(
+        "of MySQL's texts only those are told that quote no value",
+        _COMPLAINTS,
+        "        if is_away(error) or code in _NAME_NUMBERS:\n",
+        "        if code:\n",
+        f"{_TOLD}test_whatever_the_server_refuses_is_told_without_a_value[mariadb]",
+    ),
+    guard(
+        "a text of SQLite that is none is not quoted",
+        _COMPLAINTS,
+        '        return _SQLITE_VALUE.sub("", str(original))\n',
+        "        return str(original)\n",
+        f"{_TOLD}test_a_text_of_sqlite_that_is_none_is_not_quoted",
+    ),
+    guard(
+        "a message that a unique index of the application's refuses is not taken for one that is there (MariaDB)",
+        _DIALECTS,
+        "on_duplicate_key_update(id=same)",
+        "on_duplicate_key_update(id=table.c.id)",
+        f"{_TOLD}test_a_row_that_breaks_a_constraint_is_told_by_the_constraints_name[mariadb-unique]",
+    ),
+    guard(
+        "what an author's error says is not logged",
+        _TRACES,
+        "    if isinstance(error, _OURS):\n",
+        "    if error:\n",
+        f"{_LOGGED}test_an_authors_error_is_told_by_its_type_and_its_line",
+        f"{_LOGGED}test_a_listener_logs_its_service_s_error_without_its_text_and_the_dead_letter_has_it",
+        f"{_LOGGED}test_a_chain_logs_what_its_failure_store_took_without_the_text",
+    ),
+    guard(
+        "an error that nobody expected ends a job without its text",
+        "spark/app.py",
+        "failed:\\n{frames_of(error)}",
+        "failed:\\n{error!r} {frames_of(error)}",
+        f"{_SMALL}test_an_error_that_nobody_expected_is_told_by_its_stack_and_without_its_text",
+    ),
+    guard(
+        "what pydantic shows of a content is not told as a cause",
+        _BINDING,
+        'fit {describe_type(model)}: {_reasons(error)}") from None',
+        'fit {describe_type(model)}: {_reasons(error)}") from error',
+        f"{_TOLD}test_what_pydantic_shows_of_a_content_is_not_told_as_a_cause",
+    ),
+)
