@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def _running(home: Path, server: PostgreSQL) -> Iterator[Run]:
             "SCAN_PLANTED": str(PLANTED),
         },
     )
+    with suppress(sa.exc.DBAPIError):
+        _execute(server, f"select '{PLANTED}'::int")
     with airflow, Processes(Scan([*MARKS.values(), PLANTED])) as processes:
         books = {name: _delivered(airflow, server, f"marked_{name}") for name in PIPELINES}
         airflow.wait_for_dag("leak")
@@ -119,9 +122,11 @@ def _delivered(airflow: AirflowStack, server: PostgreSQL, name: str) -> Books:
     with open_pipeline_stores(*stores) as opened:
         opened.store.store_many([order(name, number, what) for number, what in enumerate(WHAT)])
         opened.failures.count()  # which makes its table
-    # For a while the failure store refuses what failed: then the settlement itself meets the database's error.
-    failures = f"alter table homing_{name}_failures"
-    _execute(server, f"{failures} add constraint calm check (message not like '%%fail late%%')")
+    # For a while a column of the application's own refuses what failed: then the settlement itself meets an error of
+    # the database, whose DETAIL has the value.
+    failures, card = f"alter table homing_{name}_failures", MARKS["content"].halves[0]
+    column = f"card text generated always as (substring(message from '{card}')) stored"
+    _execute(server, f"{failures} add column {column}, add constraint calm unique (card)")
     for dag in (name, f"{name}_replay"):
         airflow.wait_for_dag(dag)
         airflow.unpause(dag)
@@ -129,7 +134,7 @@ def _delivered(airflow: AirflowStack, server: PostgreSQL, name: str) -> Books:
     logs = airflow.home / "logs" / f"dag_id={name}"
     refused = lambda: any("calm" in log.read_text() for log in logs.glob("*/task_id=settle/*.log")) or None  # noqa: E731
     wait_until(refused, timeout=900, what=lambda: f"the settlement of {name} to be refused", every=1)
-    _execute(server, f"{failures} drop constraint calm")
+    _execute(server, f"{failures} drop column card")
 
     def settled() -> Books | None:
         with open_pipeline_stores(*stores) as opened:
@@ -159,6 +164,7 @@ def test_the_search_finds_what_was_planted(run: Run) -> None:
     assert any(re.search(r"dag_id=marked_spark/.*task_id=process", where) for where in found), found
     assert any(re.search(r"dag_id=leak/.*\.log", where) for where in found), found
     assert any("/events/" in where for where in found), found
+    assert any(where.endswith("/log/postgresql") for where in found), found
     assert {"rendered_task_instance_fields.rendered_fields", "xcom.value"} <= set(found)
     arguments = [command for command, name in run.processes.arguments() if name == "planted"]
     assert any("spark-submit" in command for command in arguments)

@@ -28,7 +28,7 @@ chain = HandlerChain("orders", destinations_flow=crm)
 """
 
 
-class Started(Exception):
+class Started(BaseException):
     """Spark was started."""
 
 
