@@ -214,10 +214,10 @@ class Settler:
             if not self._store.postpone(delivery.message, delay, attempts=delivery.attempts):
                 return False
         except (LeaseLostError, NotInFlightError) as error:
-            log.warning("message %s of store %s: %s", delivery.id, self._store_name, text_of(error))
+            log.warning("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
             self._board.remember(delivery.id, delay, delivery.attempts, alone=delivery.alone)
         except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
-            log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, text_of(error))
+            log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, sign_of(error))
             return False
         else:
             if delivery.alone:
