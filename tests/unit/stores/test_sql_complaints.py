@@ -37,22 +37,21 @@ def shown(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ("alter table homing_orders add constraint honest check (card <> '{mark}')", "honest"),
-        ("create unique index one_card on homing_orders (card)", "one_card"),
+        ("alter table homing_orders add constraint honest check (message <> '{mark}')", "honest"),
+        ("create unique index one_card on homing_orders (message)", "one_card"),
     ],
     ids=["check", "unique"],
 )
 def test_a_row_that_breaks_a_constraint_is_told_by_the_constraints_name(
     server_database: str, change: str, name: str
 ) -> None:
-    url = f"{server_database}?store=orders&columns=card"
-    with open_store(url) as store:
-        store.store("first", headers={"card": "none" if "check" in change else MARK})
+    with open_store(f"{server_database}?store=orders") as store:
+        store.store("none" if "check" in change else MARK)
         length = "(64)" if server_database.startswith("mysql") else ""
-        execute(server_database, change.format(mark=MARK).replace("(card)", f"(card{length})"))
+        execute(server_database, change.format(mark=MARK).replace("(message)", f"(message{length})"))
 
         with pytest.raises(StoreError) as caught:
-            store.store({"card": MARK}, headers={"card": MARK})
+            store.store(MARK)
 
     assert not isinstance(caught.value, StoreUnavailableError)
     told = str(caught.value)
@@ -64,11 +63,11 @@ def test_a_row_that_breaks_a_constraint_is_told_by_the_constraints_name(
 
 def test_a_unique_row_of_sqlite_is_told_by_its_columns(tmp_path: Any) -> None:
     database = f"sqlite:///{tmp_path}/orders.db"
-    with open_store(f"{database}?store=orders&columns=card") as store:
-        store.store("first", headers={"card": MARK})
-        execute(database, "create unique index one_card on homing_orders (card)")
-        with pytest.raises(StoreError, match=r"UNIQUE constraint failed: homing_orders\.card") as caught:
-            store.store({"card": MARK}, headers={"card": MARK})
+    with open_store(f"{database}?store=orders") as store:
+        store.store(MARK)
+        execute(database, "create unique index one_card on homing_orders (message)")
+        with pytest.raises(StoreError, match=r"UNIQUE constraint failed: homing_orders\.message") as caught:
+            store.store(MARK)
 
     assert MARK not in shown(caught.value)
 
