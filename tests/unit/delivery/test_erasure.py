@@ -14,7 +14,7 @@ from homing.delivery import PipelineStores, erasure, keep_books, open_pipeline_s
 from homing.delivery.replaying import replay_here
 from homing.delivery.suspects import one
 from homing.errors import ConfigurationError, StillHeldError, WorkDirError
-from homing.ledger import DELIVERED, FAILED, Entry
+from homing.ledger import DELIVERED, FAILED, Entry, Ledger
 from homing.message import ACKNOWLEDGED, Message, MessageRef
 from homing.stores.sql import SqlStore
 from homing.stores.sql.tombstones import Tombstones
@@ -52,7 +52,7 @@ def died(pipeline: Pipeline, work_dir: Path) -> dict[str, MessageRef]:
     for text, ref in refs.items():
         failed_with_content(pipeline, "replay", ref, text)
     replay.finish_replay()
-    left = Path(work.WorkDir(str(work_dir), work.LocalFiles()).new_output("run", "me"))
+    left = Path(work.WorkDir(str(work_dir), work.LocalFiles(), pipeline.stores.ledger).new_output("run", "me"))
     left.mkdir(parents=True)
     (left / "part").write_text(MARK)
     return refs
@@ -394,8 +394,8 @@ def test_a_reason_is_needed(pipeline: Pipeline) -> None:
         erasure.forget(pipeline.stores, [MessageRef("", 1, "x")], " ")
 
 
-def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_path: Path) -> None:
-    place = work.WorkDir(str(tmp_path / "work"), work.LocalFiles())
+def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_path: Path, ledger: Ledger) -> None:
+    place = work.WorkDir(str(tmp_path / "work"), work.LocalFiles(), ledger)
     for run_id in ("old", "young", "mine"):
         Path(place.new_output(run_id, "me")).mkdir()
     (tmp_path / "work" / "not-ours").mkdir()
@@ -409,8 +409,10 @@ def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_
     assert sorted(each.name.rpartition("-")[0] for each in (tmp_path / "work").glob("*/")) == ["not", "young"]
 
 
-def test_a_folder_that_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path(work.WorkDir(str(tmp_path), work.LocalFiles()).new_output("run", "me")).mkdir()
+def test_a_folder_that_cannot_be_removed_is_an_error(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(work.WorkDir(str(tmp_path), work.LocalFiles(), ledger).new_output("run", "me")).mkdir()
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
