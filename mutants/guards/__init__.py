@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from mutants.guard import Guard
-from mutants.guards import airflow, bus, delivery, listener, memory, pipeline, rabbitmq, servicebus, size, spark, sql
+from mutants.guards import (
+    access,
+    airflow,
+    bus,
+    delivery,
+    listener,
+    memory,
+    pipeline,
+    rabbitmq,
+    servicebus,
+    size,
+    spark,
+    sql,
+)
 
 GUARDS: tuple[Guard, ...] = (
     *memory.GUARDS,
@@ -17,4 +30,5 @@ GUARDS: tuple[Guard, ...] = (
     *bus.GUARDS,
     *airflow.GUARDS,
     *size.GUARDS,
+    *access.GUARDS,
 )

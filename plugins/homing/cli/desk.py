@@ -10,6 +10,7 @@ from typing import Any
 
 from homing.cli.output import render
 from homing.delivery import PipelineStores, open_pipeline_stores
+from homing.delivery.operations import Operator, operator_here
 from homing.printable import printable
 from homing.store import Store
 from homing.stores import open_store, resolve_url
@@ -18,13 +19,23 @@ VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
 
 
 class Desk:
-    """`find_url` turns the name of a store into its URL; `known` names the stores to look at when none is named."""
+    """`find_url` turns the name of a store into its URL; `known` names the stores to look at when none is named; `via`
+    is what people call these commands by."""
 
     def __init__(
-        self, find_url: Callable[[str], str] = resolve_url, known: Callable[[], Sequence[str]] = lambda: VARIABLES
+        self,
+        find_url: Callable[[str], str] = resolve_url,
+        known: Callable[[], Sequence[str]] = lambda: VARIABLES,
+        via: str = "homing",
     ) -> None:
         self.find_url = find_url
         self.known = known
+        self.via = via
+
+    @property
+    def operator(self) -> Operator:
+        """Who gave the command."""
+        return operator_here(self.via)
 
     def open(self, reference: str) -> Store:
         """The store, not yet connected; the caller closes it."""

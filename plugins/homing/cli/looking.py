@@ -1,4 +1,4 @@
-"""stores, peek, list, show: looking without changing anything."""
+"""stores, peek, list, show, operations: looking without changing anything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
 from homing.delivery import PipelineStores
 from homing.delivery.holding import resolve
+from homing.delivery.operations import Operation, read_operations
 from homing.delivery.records import dead_letter_id
 from homing.errors import ConfigurationError
 from homing.message import AVAILABLE, Message
 from homing.store import COUNT, Store
 from homing.stores.sql import SqlStore
+from homing.times import parse_past
 
 
 def stores(arguments: Namespace, desk: Desk) -> int:
@@ -68,6 +70,33 @@ def show(arguments: Namespace, desk: Desk) -> int:
     ]
     desk.show({"id": arguments.id, "found_in": where, "deliveries": deliveries}, arguments)
     return DONE
+
+
+def operations(arguments: Namespace, desk: Desk) -> int:
+    """Who changed what, when and why, the oldest first."""
+    since = parse_past(arguments.since) if arguments.since else None
+    with desk.open(arguments.store) as store:
+        if not isinstance(store, SqlStore):
+            raise ConfigurationError(f"store {store.name!r} is in no database, and keeps no operations")
+        found = read_operations(store, since, limit=arguments.limit)
+    desk.show([_operation(each) for each in found], arguments)
+    return DONE
+
+
+def _operation(each: Operation) -> dict[str, Any]:
+    return {
+        "began": each.began,
+        "who": each.who,
+        "via": each.via,
+        "what": each.what,
+        "messages": each.messages,
+        "why": each.why,
+        "state": each.state,
+        "ended": each.ended,
+        "selection": each.selection,
+        "outcome": each.outcome,
+        "operation": each.id,
+    }
 
 
 def _set(desk: Desk) -> list[str]:

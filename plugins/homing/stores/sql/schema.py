@@ -228,6 +228,29 @@ def steps_table(store: str) -> Table:
     )
 
 
+def operations_table(store: str) -> Table:
+    """What people and DAGs did to a pipeline: rows are added, and never changed or removed."""
+    prefix = table_name(store)
+    table = Table(
+        f"{prefix}__operations",
+        MetaData(),
+        # Several rows tell the story of one operation: that it began, and how it ended.
+        Column("operation", Key(255), primary_key=True),
+        Column("event", Key(16), primary_key=True),
+        Column("time_recorded", BigInteger, nullable=False),
+        Column("what", String(32), nullable=False),
+        Column("who", String(255), nullable=False),
+        Column("via", String(32), nullable=False),
+        Column("why", _LONG),
+        Column("messages", Integer),
+        Column("selection", _LONG),
+        Column("outcome", _LONG),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
+    )
+    Index(f"{prefix}__operations_at", table.c.time_recorded)
+    return table
+
+
 def registry_table() -> Table:
     """Every table of ours in this database: the version of its schema, and its store's shared properties.
 

@@ -29,6 +29,7 @@ from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.finding import Finder, Wanted
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
+from homing.stores.sql.operations import SqlOperations
 from homing.stores.sql.properties import (
     ARCHIVED,
     OPTION_NAMES,
@@ -352,6 +353,10 @@ class SqlStore(Store):
     def ledger(self) -> SqlLedger:
         """The delivery ledger kept beside this store."""
         return SqlLedger(self._database, self.name)
+
+    def operations(self) -> SqlOperations:
+        """What people and DAGs did to this store and its pipeline."""
+        return SqlOperations(self._database, self.name)
 
     def siblings(self) -> list[str]:
         """The names of all stores in this database, this one included once it has been used."""
