@@ -7,6 +7,16 @@ from mutants.guard import guard
 _OPERATIONS, _TABLE = "delivery/operations.py", "stores/sql/operations.py"
 _RECORDED = "tests/unit/delivery/test_operations.py::"
 
+_BATCH, _ROLES, _DAYS, _STORE, _DATABASE, _PREPARING = (
+    "delivery/batch.py",
+    "stores/sql/roles.py",
+    "stores/sql/days.py",
+    "stores/sql/store.py",
+    "stores/sql/database.py",
+    "cli/preparing.py",
+)
+_ROLE = "tests/unit/delivery/test_roles.py::"
+
 GUARDS = (
     guard(
         "that an operation begins is durable before the change",
@@ -44,5 +54,69 @@ GUARDS = (
         "shown = None if text is None else printable(text)",
         "shown = text",
         f"{_RECORDED}test_what_is_long_is_cut_and_what_steers_terminals_is_escaped[sqlite]",
+    ),
+    guard(
+        "what could not be settled is not claimed",
+        _BATCH,
+        "        self._require_rights()\n        held =",
+        "        held =",
+        f"{_ROLE}test_what_could_not_be_settled_is_not_claimed[INSERT ON homing_orders_failures]",
+        f"{_ROLE}test_what_could_not_be_settled_is_not_claimed[UPDATE ON homing_orders__ledger]",
+    ),
+    guard(
+        "what a user may not do is his database's fault, not an error of the store like others",
+        _DATABASE,
+        "            if is_denied(error):\n                raise NotPermittedError(",
+        "            if is_denied(error):\n                raise StoreError(",
+        f"{_ROLE}test_a_producer_reads_no_message_and_changes_none",
+    ),
+    guard(
+        "where a user may not make the tables, the error names homing init",
+        _DATABASE,
+        "            if not is_denied(error):\n                raise\n",
+        "            raise\n",
+        f"{_ROLE}test_tables_that_are_missing_are_a_fault_that_names_homing_init",
+    ),
+    guard(
+        "a producer has no say in what becomes of a message",
+        _ROLES,
+        "tuple(c.name for c in messages.c if c.name not in _FATE)",
+        "tuple(c.name for c in messages.c)",
+        f"{_ROLE}test_a_producer_reads_no_message_and_changes_none",
+    ),
+    guard(
+        "only those who may archive make and drop the days of an archive",
+        _DAYS,
+        'f"REVOKE ALL ON FUNCTION {signature(archive)} FROM PUBLIC"',
+        '"SELECT 1"',
+        f"{_ROLE}test_a_consumer_of_an_archive_needs_no_right_to_make_its_days",
+    ),
+    guard(
+        "the days of an archive are made with its owner's rights",
+        _DAYS,
+        " SECURITY DEFINER",
+        "",
+        f"{_ROLE}test_a_consumer_of_an_archive_needs_no_right_to_make_its_days",
+    ),
+    guard(
+        "whoever asks for an archive makes it",
+        _STORE,
+        "            self.access.make_archive()",
+        "            pass",
+        f"{_ROLE}test_whoever_asks_for_an_archive_must_be_able_to_make_it",
+    ),
+    guard(
+        "a name is quoted in a grant",
+        _ROLES,
+        """name.replace('"', '""')""",
+        "name",
+        f"{_ROLE}test_a_name_is_quoted_in_a_grant",
+    ),
+    guard(
+        "an init that has nothing to do leaves no record",
+        _PREPARING,
+        "    if not outdated:\n        return []\n",
+        "",
+        f"{_ROLE}test_the_second_init_has_nothing_to_do_and_leaves_no_record",
     ),
 )

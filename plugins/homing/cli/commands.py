@@ -36,6 +36,23 @@ _SELECTION = (
 
 COMMANDS = (
     Command(
+        "init",
+        "Make the tables of a pipeline, or bring them up to date, so that nothing else has to",
+        "homing.cli.preparing:init",
+        (REASON, DRY_RUN, *_PIPELINE),
+    ),
+    Command(
+        "grants",
+        "Print the GRANT statements of a role, for PostgreSQL",
+        "homing.cli.preparing:grants",
+        (
+            argument("--role", required=True, choices=("producer", "consumer", "operator", "auditor")),
+            argument("--to", required=True, metavar="NAME", help="the role of the database"),
+            STORE,
+            DEAD_LETTER_STORE,
+        ),
+    ),
+    Command(
         "stores",
         "Count the messages of stores",
         "homing.cli.looking:stores",

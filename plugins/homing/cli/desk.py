@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,11 @@ class Desk:
     def show(self, answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], arguments: Namespace) -> None:
         """Shows rows, or one object, in the form that was asked for."""
         sys.stdout.write(render(answer, arguments.output) + "\n")
+
+    def write_sql(self, statements: Iterable[str]) -> None:
+        """Shows statements as a database's own client reads them."""
+        for text in statements:
+            sys.stdout.write(f"{text}\n" if text.startswith("--") else f"{text};\n")
 
     def tell(self, text: str) -> None:
         """Says something to people; scripts that read the answer do not see it."""

@@ -12,7 +12,7 @@ from homing.delivery import PipelineStores
 from homing.delivery.holding import resolve
 from homing.delivery.operations import Operation, read_operations
 from homing.delivery.records import dead_letter_id
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, NotPermittedError
 from homing.message import AVAILABLE, Message
 from homing.store import COUNT, Store
 from homing.stores.sql import SqlStore
@@ -24,7 +24,7 @@ def stores(arguments: Namespace, desk: Desk) -> int:
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for reference in arguments.stores or _set(desk):
         with desk.open(reference) as store:
-            for place, row in _counted(store):
+            for place, row in _counted(store, desk):
                 rows.setdefault(place, row)
     desk.show(list(rows.values()), arguments)
     return DONE
@@ -113,15 +113,21 @@ def _set(desk: Desk) -> list[str]:
     return found
 
 
-def _counted(store: Store) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     if not isinstance(store, SqlStore):
         counts = store.count() if COUNT in store.features else {}
         yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
         return
     for name in sorted({store.name, *store.siblings()}):
         with store.sibling(name) as each:
-            age = each.oldest_age()
-            about = {"store": name, "kind": each.place[0].partition(":")[0], **each.count()}
+            try:
+                age, counts = each.oldest_age(), each.count()
+            except NotPermittedError:
+                if name == store.name:
+                    raise
+                desk.tell(f"homing: store {name!r} lies there too, and is not for you to count")
+                continue
+            about = {"store": name, "kind": each.place[0].partition(":")[0], **counts}
             yield each.place, {**about, "oldest": None if age is None else round(age, 1)}
 
 

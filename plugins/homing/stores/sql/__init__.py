@@ -2,6 +2,7 @@
 
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.operations import OperationEvent, SqlOperations
+from homing.stores.sql.roles import PRODUCER
 from homing.stores.sql.store import SqlStore, open_sql_store
 
-__all__ = ["OperationEvent", "SqlLedger", "SqlOperations", "SqlStore", "open_sql_store"]
+__all__ = ["PRODUCER", "OperationEvent", "SqlLedger", "SqlOperations", "SqlStore", "open_sql_store"]

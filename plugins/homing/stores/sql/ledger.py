@@ -29,9 +29,8 @@ class SqlLedger(Ledger):
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._rows = ledger_table(name)
-        self._steps = steps_table(name)
-        database.require(self._rows, self._steps)
+        self._rows, self._steps = self.tables = ledger_table(name), steps_table(name)
+        database.require(*self.tables)
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
         steps, owner = self._steps.c, str(uuid.uuid4())

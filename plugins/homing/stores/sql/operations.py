@@ -45,7 +45,7 @@ class SqlOperations:
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._table = operations_table(name)
+        self._table = self.table = operations_table(name)
         self._registry = registry_table()
         self._mine = self._registry.c.name == table_name(name)
         database.require(self._table)

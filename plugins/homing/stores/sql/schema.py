@@ -88,6 +88,8 @@ def _mysql_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> s
 #: In a column's `info`: what it was called before; and that it has the identity of its table.
 WAS = "was"
 IDENTITY = "identity"
+#: In a table's `info`: it is cut into days.
+DAYS = "days"
 
 _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "sqlite_autoincrement": True}
 
@@ -155,6 +157,7 @@ def archive_table(messages: Table) -> Table:
         MetaData(),
         *(Column(column.name, column.type, nullable=column.name != "time_acked") for column in messages.c),
         postgresql_partition_by="RANGE (time_acked)",
+        info={DAYS: True},
     )
     Index(f"{table.name}_sequence", table.c.sequence)
     Index(f"{table.name}_batch", table.c.batch_id, postgresql_where=table.c.batch_id.is_not(None))

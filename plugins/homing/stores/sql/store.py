@@ -16,11 +16,17 @@ from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
 from homing.calling.forks import start_over_after_fork
-from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, TooLargeError
+from homing.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    NotInFlightError,
+    TooLargeError,
+)
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
+from homing.stores.sql.access import Access
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claimed import Claimed
@@ -73,7 +79,7 @@ class SqlStore(Store):
     """Messages in a SQL table.
 
     What it does is parted among objects that share the table: `Inserts`, `Finder`, `Claims`, `Settlements`, `Views`,
-    `Batches`.
+    `Batches`, `Access`.
     """
 
     features = contract.STORE_FEATURES["sql"]
@@ -113,6 +119,8 @@ class SqlStore(Store):
         self._views = Views(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, archive)
         self._strays = Strays(self._database, self._table, name)
+        #: Its tables, and who may do what with them.
+        self.access = Access(self._database, self._table, name, self._live, archive)
         self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
@@ -342,7 +350,10 @@ class SqlStore(Store):
 
     def configure(self, **properties: Any) -> Properties:
         """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
-        self._check(Properties().changed({name: value for name, value in properties.items() if value is not None}))
+        changed = Properties().changed({name: value for name, value in properties.items() if value is not None})
+        self._check(changed)
+        if changed.acknowledged == ARCHIVED:
+            self.access.make_archive()  # who acknowledges later may have no right to make tables
         return self._live.change(properties)
 
     @property
@@ -471,6 +482,7 @@ class SqlStore(Store):
 
     def _claim(self, wanted: Wanted) -> Claimed:
         properties = self._live.current()
+        self.access.require_consumer()
         self._bring_back_strays()
         rate = properties.rate if wanted.ids is None else 0.0
         allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")
