@@ -17,6 +17,9 @@ _BATCH, _ROLES, _DAYS, _STORE, _DATABASE, _PREPARING = (
 )
 _ROLE = "tests/unit/delivery/test_roles.py::"
 
+_BY_HAND, _CLI = "airflow/by_hand.py", "tests/unit/cli/test_operations.py::"
+_HAND = "tests/unit/airflow_parts/test_by_hand.py::"
+
 GUARDS = (
     guard(
         "that an operation begins is durable before the change",
@@ -118,5 +121,72 @@ GUARDS = (
         "    if not outdated:\n        return []\n",
         "",
         f"{_ROLE}test_the_second_init_has_nothing_to_do_and_leaves_no_record",
+    ),
+    guard(
+        "who asked for a replay cannot approve it",
+        _BY_HAND,
+        "    if asker in names:\n",
+        "    if asker == '':\n",
+        f"{_HAND}test_who_asked_cannot_approve[ann-responder0]",
+        f"{_HAND}test_who_asked_cannot_approve[ann-responder1]",
+    ),
+    guard(
+        "a replay of which it is not known who asked for it is not approved",
+        _BY_HAND,
+        "    if asker is None or not names:\n",
+        "    if asker == '':\n",
+        f"{_HAND}test_who_asked_cannot_approve[None-responder4]",
+        f"{_HAND}test_who_asked_cannot_approve[ann-None]",
+    ),
+    guard(
+        "replays by hand are counted together",
+        _TABLE,
+        "int(used) + (event.messages or 0) <= most",
+        "(event.messages or 0) <= most",
+        f"{_HAND}test_replays_by_hand_are_counted_together",
+        f"{_CLI}test_a_replay_that_needs_an_approval_is_not_made_here",
+    ),
+    guard(
+        "of replays at once each counts for the others",
+        _TABLE,
+        "            self._take_turns(connection)\n            c = self._table.c\n            story",
+        "            c = self._table.c\n            story",
+        f"{_CLI}test_of_replays_at_once_no_more_are_made_than_are_allowed[postgresql]",
+    ),
+    guard(
+        "the command line keeps to the rule of a pipeline",
+        "cli/failing.py",
+        "            within=rule_of(stores.store),\n",
+        "",
+        f"{_CLI}test_a_replay_that_needs_an_approval_is_not_made_here",
+    ),
+    guard(
+        "only what was allowed or approved is replayed",
+        "airflow/operators.py",
+        "if not by_hand.may_replay(stores.store, self.pipeline, context, ids):",
+        "if False:",
+        f"{_HAND}test_messages_that_were_slipped_in_are_not_replayed",
+        f"{_HAND}test_who_asked_cannot_approve[ann-responder0]",
+    ),
+    guard(
+        "the command line knows the rule before anything has failed",
+        "airflow/settling.py",
+        "        if self.pipeline.approve_replays_above is not None:\n",
+        "        if False:\n",
+        f"{_HAND}test_the_command_line_learns_the_rule_before_anything_fails",
+    ),
+    guard(
+        "what the pipeline replays by itself does not count",
+        _BY_HAND,
+        "        return rule is None or len(ids) <= rule.above\n",
+        "        pass\n",
+        f"{_HAND}test_what_the_pipeline_replays_itself_does_not_count",
+    ),
+    guard(
+        "a clear is written down",
+        _BY_HAND,
+        "    if not cleared:\n        return\n",
+        "    return\n",
+        f"{_HAND}test_a_clear_is_an_operation",
     ),
 )

@@ -11,7 +11,7 @@ from homing.delivery import Batch, Failure, PipelineStores, Selection
 from homing.delivery.failures import group, select
 from homing.delivery.giving_up import give_up
 from homing.delivery.holding import resolve
-from homing.delivery.operations import DEAD_LETTER, REPLAY, described, named, operation
+from homing.delivery.operations import DEAD_LETTER, REPLAY, described, named, operation, rule_of
 from homing.delivery.replaying import replay_here
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
@@ -51,6 +51,7 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             why=arguments.reason,
             messages=len(found),
             selection=described(selection),
+            within=rule_of(stores.store),
         ) as answer:
             held = batch.reclaim([failure.ref for failure in found])
             with chain:

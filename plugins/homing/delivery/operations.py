@@ -16,23 +16,24 @@ import pwd
 import socket
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 from homing.delivery.failures import Selection
-from homing.errors import HomingError
+from homing.errors import ConfigurationError, HomingError
 from homing.store import Store
 from homing.stores.sql import OperationEvent, SqlStore
+from homing.stores.sql.operations import BEGUN, DONE, FAILED
 
 log = logging.getLogger(__name__)
 
 #: What can be done.
 REPLAY, DEAD_LETTER, PURGE, DISCARD, FORGET, INIT = "replay", "dead-letter", "purge", "discard", "forget", "init"
+#: A task of a run was cleared, which runs its batch again; a pipeline said how many messages are replayed unasked.
+CLEAR, RULE = "clear", "rule"
 
-#: What is known of an operation.
-BEGUN, DONE, FAILED = "begun", "done", "failed"
 #: The state of one that has begun, and of whose end nothing is known.
 UNFINISHED = "unfinished"
 
@@ -46,6 +47,23 @@ class Operator:
 
     name: str
     via: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How many messages of a pipeline may be replayed by hand within `window` seconds. For more, the approval of
+    another person is needed, which the DAG `replay_dag` asks for."""
+
+    above: int
+    window: float
+    replay_dag: str
+
+    @property
+    def refusal(self) -> str:
+        return (
+            f"more than {self.above} messages replayed by hand within {self.window:g} s need an approval, and what was "
+            f"replayed lately counts: trigger the DAG {self.replay_dag}, which asks for it. Nothing was replayed"
+        )
 
 
 @dataclass
@@ -86,12 +104,14 @@ def operation(
     messages: int | None = None,
     selection: Any = None,
     operation_id: str | None = None,
+    within: Rule | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Writes down that this operation begins, before the block, and how it ended, after it. The block puts what came of
     it into the dict it is given: numbers and names, never contents.
 
     `operation_id` is for what may be begun again, by a retried task for example: it is written down once. A store that
-    is in no database keeps no record. Raises StoreError, before the block, when the beginning cannot be written.
+    is in no database keeps no record. Raises StoreError, before the block, when the beginning cannot be written, and
+    ConfigurationError when there is a rule by which the operation needs an approval.
     """
     outcome: dict[str, Any] = {}
     if not isinstance(store, SqlStore):
@@ -99,7 +119,10 @@ def operation(
         return
     kept = store.operations()
     begun = OperationEvent(operation_id or str(uuid4()), BEGUN, what, by.name, by.via, why, messages, selection)
-    kept.append(begun)
+    if within is None:
+        kept.append(begun)
+    elif not kept.append_within(begun, within.above, within.window):
+        raise ConfigurationError(within.refusal)
     try:
         yield outcome
     except BaseException as error:
@@ -115,6 +138,21 @@ def end(store: SqlStore, begun: OperationEvent, event: str, outcome: dict[str, A
         store.operations().append(ended)
     except HomingError as error:
         log.warning("that operation %s is %s was not written down: %s", begun.operation, event, error)
+
+
+def declare(store: SqlStore, rule: Rule | None, *, by: Operator) -> None:
+    """Makes the rule known to all who open the store; None says that there is none any more."""
+    if rule != rule_of(store):
+        said = {} if rule is None else asdict(rule)
+        store.operations().append(OperationEvent(str(uuid4()), DONE, RULE, by.name, by.via, outcome=said))
+
+
+def rule_of(store: SqlStore) -> Rule | None:
+    """The rule that the pipeline of this store declared last."""
+    said = store.operations().latest(RULE)
+    if said is None or not said.outcome:
+        return None
+    return Rule(int(said.outcome["above"]), float(said.outcome["window"]), str(said.outcome["replay_dag"]))
 
 
 def described(selection: Selection) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_a_form_that_selects_nothing_in_particular_is_refused(params: dict[str, 
 
 
 def test_every_field_of_the_form_is_one_that_is_read_and_its_defaults_fit_its_schema() -> None:
-    fields = {"batch", "ids", "error_group", "destination", "since", "until", "limit", "rate", "dry_run"}
+    fields = {"batch", "ids", "error_group", "destination", "since", "until", "limit", "rate", "reason", "dry_run"}
 
     assert set(replay_params()) == fields
     for param in replay_params().values():
@@ -203,7 +203,9 @@ def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: 
     )
     with DAG("orders_replay", schedule=None):
         selected = SelectOperator(task_id="select", pipeline=spec)
-        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=["a", "b"], above=2)
+        approve = ApproveReplayOperator(
+            task_id="approve", pipeline=replace(spec, approve_replays_above=2), ids=["a", "b"]
+        )
         selected >> approve
     task = FakeTask()
     task.xcoms["plan"] = ["crm: ValueError: 3 messages, tries crm again"]
@@ -223,7 +225,7 @@ def asking(spec: PipelineSpec, failed: list[str], stores: PipelineStores) -> App
         connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
     with DAG("orders_replay", schedule=None):
         selected = SelectOperator(task_id="select", pipeline=spec)
-        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=failed, above=2)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=replace(spec, approve_replays_above=2), ids=failed)
         selected >> approve
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("airflow.providers.standard.operators.hitl.ApprovalOperator.execute", lambda *_: None)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from homing import open_store
 from homing.delivery import PipelineStores
+from homing.delivery.operations import Operator, Rule, declare
+from homing.stores.sql import OperationEvent, SqlStore
 from tests.unit.cli.conftest import Shell
+from tests.unit.delivery.conftest import Pipeline
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -81,3 +86,49 @@ def test_a_store_in_no_database_keeps_no_operations(homing: Shell) -> None:
     answer = homing("operations", "--store", "memory://operations")
 
     assert (answer.code, "keeps no operations" in answer.err) == (2, True)
+
+
+@pytest.fixture
+def many(pipeline: Pipeline) -> list[str]:
+    """Three messages that the CRM refused."""
+    batch, ids = pipeline.claimed("run", 1, 2, 3)
+    for message_id in ids:
+        pipeline.delivered("run", message_id, "lake")
+        pipeline.failed("run", message_id, "crm")
+    batch.settle()
+    return ids
+
+
+def test_a_replay_that_needs_an_approval_is_not_made_here(
+    homing: Shell, chain: str, stores: PipelineStores, many: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    declare(stores.store, Rule(2, 3600, "orders_replay"), by=Operator("DAG orders_replay", "airflow"))
+
+    refused = homing("replay", "--all", "--chain", chain)
+    allowed = [homing("replay", message_id, "--chain", chain) for message_id in many]
+
+    assert (refused.code, "orders_replay" in refused.err, "need an approval" in refused.err) == (2, True, True)
+    assert [answer.code for answer in allowed] == [0, 0, 2]  # one after the other counts like all at once
+    assert stores.failures.count()["available"] == 1
+
+
+def test_of_replays_at_once_no_more_are_made_than_are_allowed(database: str) -> None:
+    allowed, ready = [], threading.Barrier(4)
+
+    def ask(number: int) -> None:
+        with open_store(f"{database}?store=orders") as store:
+            assert isinstance(store, SqlStore)
+            kept = store.operations()
+            kept.latest("rule")  # the table is there
+            ready.wait(60)
+            event = OperationEvent(f"run {number}", "begun", "replay", "ann", "airflow", messages=2)
+            allowed.append(kept.append_within(event, 5, 3600))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(allowed) == [False, False, True, True]

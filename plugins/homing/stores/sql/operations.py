@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,8 +14,12 @@ from homing.excerpts import excerpt
 from homing.message import JSON, decode, encode_json
 from homing.printable import printable
 from homing.stores.sql import rows
-from homing.stores.sql.database import Database
+from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.schema import operations_table, registry_table, table_name
+
+#: What is known of an operation: it began, or was asked for and allowed or refused by another person, and it ended.
+BEGUN, ASKED, APPROVED, REJECTED = "begun", "asked", "approved", "rejected"
+DONE, FAILED = "done", "failed"
 
 _LONGEST = {"what": 32, "who": 255, "via": 32, "why": 2_000}  # characters
 _MOST_BYTES = 8 * 2**10  # of a selection, and of an outcome
@@ -53,6 +57,35 @@ class SqlOperations:
     def append(self, event: OperationEvent) -> bool:
         """Writes this down; False, and nothing is written, where the operation has such an event already."""
         return self._database.write(lambda connection: self._append(connection, event))
+
+    def append_within(self, event: OperationEvent, most: int, window: float, otherwise: str | None = None) -> bool:
+        """Writes down that this operation begins, if it is about no more messages than are left of `most`: all that
+        began in the last `window` seconds count, of its kind. Whether it may begin.
+
+        What has begun under this id before, or was approved, may. Where it may not, the event `otherwise` is written.
+        """
+
+        def work(connection: Connection) -> bool:
+            self._take_turns(connection)
+            c = self._table.c
+            story = set(connection.execute(sa.select(c.event).where(c.operation == event.operation)).scalars())
+            if story & {BEGUN, APPROVED}:
+                return True
+            since = self._database.now() - int(window * NANOSECONDS)
+            recent = (c.what == event.what) & (c.event == BEGUN) & (c.time_recorded >= since)
+            used = connection.execute(sa.select(sa.func.sum(c.messages)).where(recent)).scalar() or 0
+            allowed = ASKED not in story and int(used) + (event.messages or 0) <= most
+            said = BEGUN if allowed else otherwise
+            if said is not None:
+                self._append(connection, replace(event, event=said))
+            return allowed
+
+        return self._database.write(work)
+
+    def latest(self, what: str) -> OperationEvent | None:
+        """The last that was written down of this kind."""
+        found = self._read(self._table.c.what == what, limit=1)
+        return found[0] if found else None
 
     def of(self, operation: str) -> list[OperationEvent]:
         """All that is known of one operation, in order."""
