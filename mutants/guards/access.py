@@ -24,8 +24,8 @@ GUARDS = (
     guard(
         "that an operation begins is durable before the change",
         _OPERATIONS,
-        "    kept.append(begun)\n    try:\n        yield outcome\n",
-        "    try:\n        yield outcome\n        kept.append(begun)\n",
+        "    if within is None:\n        kept.append(begun)\n    elif",
+        "    if within is None:\n        pass\n    elif",
         f"{_RECORDED}test_its_beginning_is_durable_before_the_change[sqlite]",
         f"{_RECORDED}test_of_a_process_that_died_in_between_the_beginning_is_left[sqlite]",
         f"{_RECORDED}test_nothing_is_changed_when_the_beginning_cannot_be_written[sqlite]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -25,7 +25,11 @@ def init(arguments: Namespace, desk: Desk) -> int:
     """Makes every table of the stores, or brings it up to date. The second time, nothing is left to do."""
     with _parts(arguments, desk) as parts:
         if arguments.dry_run:
-            desk.write_sql(line for store, pipeline in parts for line in store.access.plan(pipeline=pipeline))
+            plans: dict[tuple[str, str], list[str]] = {}
+            for store, pipeline in parts:
+                for table, statements in store.access.plan(pipeline=pipeline).items():
+                    plans.setdefault((store.place[0], table), statements)
+            _write(plans, parts, desk)
             return DONE
         made = [{"store": part.store.name, "table": name} for part in parts for name in _prepare(part, arguments, desk)]
     desk.tell(f"{len(made)} tables were made or brought up to date")
@@ -38,16 +42,21 @@ def grants(arguments: Namespace, desk: Desk) -> int:
     with _parts(arguments, desk) as parts:
         # What fails, and where, is no concern of those who only store.
         concerned = parts[:1] if arguments.role == PRODUCER else parts
-        statements = [
-            (store.place[0], line)
+        statements = {
+            (store.place[0], line): [line]
             for store, pipeline in concerned
             for line in store.access.grants(arguments.role, arguments.to, pipeline=pipeline)
-        ]
-    here, unique = parts[0].store.place[0], list(dict.fromkeys(statements))
-    desk.write_sql(line for place, line in unique if place == here)
-    if elsewhere := [line for place, line in unique if place != here]:
-        desk.write_sql(["-- in the database of the dead-letter store", *elsewhere])
+        }
+        _write(statements, parts, desk)
     return DONE
+
+
+def _write(statements: Mapping[tuple[str, str], list[str]], parts: list[_Part], desk: Desk) -> None:
+    """Shows statements, which are keyed by the place of their database and something that is there once."""
+    here = parts[0].store.place[0]
+    desk.write_sql(line for (place, _), lines in statements.items() for line in lines if place == here)
+    if elsewhere := [line for (place, _), lines in statements.items() for line in lines if place != here]:
+        desk.write_sql(["-- in the database of the dead-letter store", *elsewhere])
 
 
 def _prepare(part: _Part, arguments: Namespace, desk: Desk) -> list[str]:

@@ -36,8 +36,8 @@ class Access:
             self._archive.require()
         return made + self._database.prepare()
 
-    def plan(self, *, pipeline: bool = False) -> list[str]:
-        """What `prepare` would do, in SQL as far as tables are made anew. Changes nothing."""
+    def plan(self, *, pipeline: bool = False) -> dict[str, list[str]]:
+        """What `prepare` would do, table by table, in SQL as far as they are made anew. Changes nothing."""
         self._beside(pipeline)
         if self._archive is not None and self._live.given.acknowledged == ARCHIVED:
             self._archive.require()

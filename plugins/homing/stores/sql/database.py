@@ -275,8 +275,8 @@ class Database:
         with self.translated("make the tables of"), self._inside():
             return self._make_schema()
 
-    def plan(self) -> list[str]:
-        """What `prepare` would do now, in SQL where tables are made anew."""
+    def plan(self) -> dict[str, list[str]]:
+        """What `prepare` would do now, table by table, in SQL where they are made anew."""
         with self.translated("read from"), self._inside(), self._looking() as connection:
             return upgrade.plan(connection, self._outdated(connection, self._missing))
 

@@ -72,21 +72,23 @@ def bring_up(connection: Connection, dialect: Dialect, tables: Sequence[Table]) 
         dialect.unlock_schema(connection)
 
 
-def plan(connection: Connection, tables: Sequence[Table]) -> list[str]:
-    """What `bring_up` would do, in SQL as far as tables are made anew. Only reads."""
+def plan(connection: Connection, tables: Sequence[Table]) -> dict[str, list[str]]:
+    """What `bring_up` would do, table by table, in SQL as far as they are made anew. Only reads."""
+    if not tables:
+        return {}
     dialect = connection.dialect
-    texts = [str(CreateTable(_registry, if_not_exists=True).compile(dialect=dialect))]
+    plans = {str(_registry.name): [str(CreateTable(_registry, if_not_exists=True).compile(dialect=dialect)).strip()]}
     for table in tables:
         if sa.inspect(connection).has_table(table.name):
-            texts.append(f"-- table {table.name} is brought to version {VERSION} by `homing init`")
+            plans[str(table.name)] = [f"-- table {table.name} is brought to version {VERSION} by `homing init`"]
             continue
         stamp = _registry.insert().values(name=table.name, version=VERSION)
         stamped = stamp.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-        made = [
-            each if isinstance(each, str) else each.compile(dialect=dialect) for each in _creating(connection, table)
-        ]
-        texts += map(str, (*made, stamped))
-    return [text.strip() for text in texts] if tables else []
+        made = (
+            text if isinstance(text, str) else text.compile(dialect=dialect) for text in _creating(connection, table)
+        )
+        plans[str(table.name)] = [str(text).strip() for text in (*made, stamped)]
+    return plans
 
 
 def _creating(connection: Connection, table: Table) -> Iterator[ExecutableDDLElement | str]:
