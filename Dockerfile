@@ -13,7 +13,7 @@ COPY spark_apps spark_apps
 
 # A new volume takes the owner of the directory it covers.
 RUN useradd --uid 50000 --create-home homing \
-    && mkdir -p var/airflow/work var/lake var/spark \
+    && mkdir -p var/airflow/work var/lake var/spark var/definitions \
     && chown -R homing: var
 USER homing
 ENV AIRFLOW_HOME=/opt/homing/var/airflow

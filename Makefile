@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test kills mutants chaos bench check format clean
+.PHONY: help setup demo up down test kills mutants chaos bench check audit format clean
 
 # Which Python to build on (3.10 to 3.13), for example: make test PYTHON=python3.12
 PYTHON ?=
@@ -67,6 +67,10 @@ check: setup ## lint, formatting, types, import layers
 	$(VENV)/ruff format --check
 	$(VENV)/mypy
 	$(VENV)/lint-imports
+
+audit: setup ## look the pinned packages up among known vulnerabilities; needs the internet
+	@test -x var/audit/bin/pip-audit || ($(VENV)/python -m venv var/audit && var/audit/bin/pip install --quiet pip-audit)
+	@var/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 
 format: setup ## format the code and mend what the linter can
 	$(VENV)/ruff check --fix-only

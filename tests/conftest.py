@@ -24,7 +24,7 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
 #: What is dear to start, and is started once by each process of the tests that needs it.
-SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql", "servicebus")
+SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql", "servicebus", "SimpleAuth", "FAB")
 #: What takes longest, first: the short tests fill the gaps that it leaves at the end.
 LONGEST = ("airflow", "spark", "test_delivery_dag")
 

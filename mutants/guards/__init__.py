@@ -8,6 +8,7 @@ from mutants.guards import (
     airflow,
     bus,
     delivery,
+    erasure,
     listener,
     memory,
     pipeline,
@@ -16,6 +17,7 @@ from mutants.guards import (
     size,
     spark,
     sql,
+    tls,
 )
 
 GUARDS: tuple[Guard, ...] = (
@@ -31,4 +33,6 @@ GUARDS: tuple[Guard, ...] = (
     *airflow.GUARDS,
     *size.GUARDS,
     *access.GUARDS,
+    *tls.GUARDS,
+    *erasure.GUARDS,
 )

@@ -10,6 +10,11 @@ _CALLED, _SENSED, _REPLAYED = (
     f"tests/unit/airflow_parts/test_{name}.py::" for name in ("callbacks", "sensor", "replaying")
 )
 _RECONCILED = "tests/unit/airflow_parts/test_reconciling.py::"
+_PAGE, _NOTES, _XCOMS, _HOOK = (f"airflow/{name}.py" for name in ("messages_page", "notes", "xcoms", "hook"))
+_SERIALIZED = "airflow/serialized.py"
+_OBSERVED, _CONNECTED = (f"tests/unit/airflow_parts/test_{name}.py::" for name in ("observing", "connection"))
+_FUZZED = "tests/fuzz/test_xcoms.py::"
+_ROUTED, _FORGED = (f"tests/trust/test_{name}.py::" for name in ("routes", "forged"))
 
 GUARDS = (
     guard(
@@ -109,5 +114,131 @@ GUARDS = (
         "stores.store.expired_batches(self.after)",
         "stores.store.expired_batches(-10**9)",
         f"{_RECONCILED}test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended",
+    ),
+    guard(
+        "the page asks for the permission on the DAG it shows",
+        _PAGE,
+        '        Depends(requires_access_dag("GET", DagAccessEntity.XCOM)),\n',
+        "",
+        f"{_ROUTED}test_each_role_sees_of_each_dag_what_the_table_says_and_no_more[FAB]",
+    ),
+    guard(
+        "an index that no column holds is refused before a database is asked",
+        _PAGE,
+        "Annotated[int, Query(ge=-1, le=_LAST_INDEX)] = -1",
+        "int = -1",
+        f"{_ROUTED}test_tricks_in_the_place_of_names_open_nothing_and_break_nothing[SimpleAuth-admin]",
+    ),
+    guard(
+        "a task that does not exist has no page",
+        _PAGE,
+        " or run.get_task_instance(task_id, session=session, map_index=map_index) is None",
+        "",
+        f"{_ROUTED}test_what_is_not_there_gets_one_answer_whatever_is_missing[SimpleAuth]",
+    ),
+    guard(
+        "a name with a NUL is not asked for",
+        _PAGE,
+        'if any("\\0" in text for text in request.query_params.values()):',
+        "if not request:",
+        f"{_OBSERVED}test_a_nul_in_a_name_is_not_found_without_asking_a_database",
+    ),
+    guard(
+        "only a replay chooses what its page shows",
+        _PAGE,
+        ' if "ids" in task.template_fields else None',
+        "",
+        f"{_FORGED}test_forged_xcoms_open_make_and_show_nothing[SimpleAuth]",
+    ),
+    guard(
+        "a choice of ids that is very long is not read",
+        _PAGE,
+        "        func.length(value) <= _LONGEST_IDS,\n",
+        "",
+        f"{_FUZZED}test_the_page_survives_every_choice_of_ids",
+    ),
+    guard(
+        "no text of others is markup on the page",
+        _PAGE,
+        "return escape(printable(text))",
+        "return printable(text)",
+        f"{_FUZZED}test_the_page_survives_every_choice_of_ids",
+    ),
+    guard(
+        "no text of others keeps the page from being sent",
+        _PAGE,
+        "return escape(printable(text))",
+        "return escape(text)",
+        f"{_FUZZED}test_the_page_survives_every_choice_of_ids",
+    ),
+    guard(
+        "a refusal tells browsers as much as the page does",
+        _PAGE,
+        "    answer.headers.update(_HEADERS)\n",
+        "",
+        f"{_OBSERVED}test_the_page_that_the_plugin_mounts_asks_for_a_login",
+    ),
+    guard(
+        "the page makes no file and no table",
+        _PAGE,
+        "open_pipeline_stores(*urls, read_only=True)",
+        "open_pipeline_stores(*urls)",
+        f"{_OBSERVED}test_the_page_makes_neither_a_file_nor_a_table",
+    ),
+    guard(
+        "the Test button makes no file and no table",
+        _HOOK,
+        "open_store(url, read_only=True)",
+        "open_store(url)",
+        f"{_CONNECTED}test_test_connection_makes_neither_a_file_nor_a_table",
+    ),
+    guard(
+        "a store that a DAG may not name to the web is left out when it is read, too",
+        _SERIALIZED,
+        "(name if isinstance(name, str) and is_public(name) else None for name in stores)",
+        "(name if isinstance(name, str) else None for name in stores)",
+        f"{_OBSERVED}test_stores_that_a_dag_may_not_name_are_left_out_when_they_are_read_too",
+    ),
+    guard(
+        "a note is written for tasks of ours only",
+        _NOTES,
+        "for task_id, task in dag.task_dict.items() if is_ours(task)]",
+        "for task_id, task in dag.task_dict.items() if task]",
+        f"{_OBSERVED}test_a_note_is_written_only_for_our_operators",
+    ),
+    guard(
+        "a note that cannot be written is undone alone",
+        _NOTES,
+        "            with connection.begin_nested():\n                _write(connection, dag_run, ours)\n",
+        "            _write(connection, dag_run, ours)\n",
+        f"{_OBSERVED}test_a_note_that_the_database_refuses_is_undone_with_the_others_and_nothing_else",
+    ),
+    guard(
+        "a note that cannot be read costs its neighbours nothing",
+        _NOTES,
+        "    value = cast(XComModel.value, Text)\n",
+        "    value = cast(XComModel.value, Text)\n    value.type = XComModel.value.type\n",
+        f"{_FUZZED}test_the_schedulers_session_survives_every_note",
+    ),
+    guard(
+        "a value nested too deeply to read is no value",
+        _XCOMS,
+        "    except (ValueError, RecursionError):\n        return None\n",
+        "    except ValueError:\n        return None\n",
+        f"{_FUZZED}test_the_schedulers_session_survives_every_note",
+    ),
+    guard(
+        "a rate that no clock can keep fails no message",
+        "airflow/operators.py",
+        "        if rate and not _SLOWEST <= rate < math.inf:\n",
+        "        if rate is None:\n",
+        f"{_REPLAYED}test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held[1e-320]",
+    ),
+    guard(
+        "a task acts on names that `select` can have returned, and on nothing else",
+        _XCOMS,
+        "    if not isinstance(selected, list | tuple) or not all(isinstance(name, str) for name in selected):\n",
+        "    if not isinstance(selected, list | tuple | str | dict):\n",
+        f"{_FUZZED}test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing",
     ),
 )

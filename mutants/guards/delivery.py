@@ -15,7 +15,7 @@ _BATCHES, _MOVES, _AGAIN, _CRASHES = (
 )
 _BY_HAND, _AUDIT = "tests/unit/delivery/test_by_hand.py::", "tests/unit/delivery/test_books.py::"
 _SESSIONS = "tests/unit/delivery/test_sessions.py::"
-_TAKEN_IN = "tests/intake/test_intake.py::"
+_TAKEN_IN, _NEIGHBOURS = "tests/intake/test_intake.py::", "tests/intake/test_bad_neighbours.py::"
 
 GUARDS = (
     # -- settling ----------------------------------------------------------------------------------------------
@@ -318,9 +318,37 @@ GUARDS = (
     guard(
         "what the target refuses is a dead letter of the source, and not acknowledged",
         _INTAKE,
-        "            source.dead_letter(message, reason=reason, description=str(error))\n",
-        "            source.acknowledge(message)\n",
+        "        source.dead_letter(message, reason=reason, description=str(error))\n",
+        "        source.acknowledge(message)\n",
         f"{_TAKEN_IN}test_what_the_target_refuses_is_a_dead_letter_of_the_source_and_holds_up_nothing[memory]",
+    ),
+    guard(
+        "one message that does not fit takes no other with it",
+        _INTAKE,
+        "            return []\n        half",
+        "            return []\n        return group\n        half",
+        f"{_NEIGHBOURS}test_of_a_hundred_ten_bad_ones_are_dead_lettered_alone[sqlite]",
+    ),
+    guard(
+        "what was dead-lettered before the target went away does not hold up the others",
+        _INTAKE,
+        "    except NotInFlightError:\n        pass  # it was, before the target went away for a moment\n",
+        "",
+        f"{_NEIGHBOURS}test_an_outage_in_the_midst_of_bad_messages_gives_up_no_good_one[sqlite]",
+    ),
+    guard(
+        "a stranger's message is not larger than others because it claims to be a failure record",
+        _INTAKE,
+        "    if most is not None and size > most:\n",
+        "    if most is None:\n",
+        f"{_NEIGHBOURS}test_what_is_too_large_is_dead_lettered_alone_whatever_it_claims_to_be[sqlite-to be a record]",
+    ),
+    guard(
+        "nor because it claims to be a dead letter",
+        _INTAKE,
+        "        dead_letter_reason=None,\n",
+        "",
+        f"{_NEIGHBOURS}test_what_a_stranger_says_of_its_death_is_not_taken_over",
     ),
     # -- by hand -----------------------------------------------------------------------------------------------
     guard(

@@ -15,6 +15,7 @@ _VERBS = "tests/conformance/test_verbs.py::"
 _DATABASES, _ACKNOWLEDGED = "tests/unit/stores/test_sql_databases.py::", "tests/unit/stores/test_sql_acknowledged.py::"
 _SESSIONS = "tests/unit/delivery/test_sessions.py::"
 _LEDGERS, _BATCH = "tests/unit/delivery/test_ledger.py::", "tests/unit/delivery/test_batch.py::"
+_COLUMNS, _HEADERS = "stores/sql/header_columns.py", "tests/unit/stores/test_header_columns.py::"
 
 GUARDS = (
     # -- settling ----------------------------------------------------------------------------------------------
@@ -413,5 +414,41 @@ GUARDS = (
         "suspect=None)",
         "tests/unit/delivery/test_crashes.py::"
         "test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_released[sqlite]",
+    ),
+    # -- the application's own columns -------------------------------------------------------------------------
+    guard(
+        "a header that does not fit its column is a fault of its message",
+        _COLUMNS,
+        "            if fault is not None:\n",
+        "            if fault is not None and fault is None:\n",
+        "tests/intake/test_bad_neighbours.py::test_of_a_hundred_ten_bad_ones_are_dead_lettered_alone[sqlite]",
+    ),
+    guard(
+        "what the database refuses in a column is a fault of one message",
+        _STORE,
+        "            fault = self._fault_of_a_header(new, transaction)\n",
+        "            fault = None\n",
+        f"{_HEADERS}test_a_producer_hears_which_one_the_database_itself_refuses[sqlite-False-3]",
+    ),
+    guard(
+        "a table that refuses everything is not a fault of a message",
+        _COLUMNS,
+        "if unfit else None\n",
+        'if unfit else _unfit(row["id"], list(columns), "")\n',
+        "tests/intake/test_bad_neighbours.py::test_a_table_that_refuses_every_message_is_no_fault_of_theirs[sqlite]",
+    ),
+    guard(
+        "a try to find the message at fault stores nothing",
+        _COLUMNS,
+        "            if attempt.is_active:\n                attempt.rollback()\n",
+        "            if attempt.is_active:\n                attempt.commit()\n",
+        f"{_HEADERS}test_a_producer_hears_which_one_the_database_itself_refuses[sqlite-True-3]",
+    ),
+    guard(
+        "an id that no database can hold is looked for without an error",
+        _VIEWS,
+        "chunks(filter(is_keepable, ids), self._database.dialect.chunk)",
+        "chunks(ids, self._database.dialect.chunk)",
+        "tests/intake/test_bad_neighbours.py::test_an_id_that_no_database_can_hold_is_dead_lettered_alone[postgresql]",
     ),
 )

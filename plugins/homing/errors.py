@@ -7,6 +7,7 @@ HomingError
 │   ├── NoSuchEntityError       a queue, topic, subscription or rule that does not exist
 │   ├── EntityExistsError       one that exists already
 │   ├── NotPermittedError       a database that does not let its user do this (also a StoreError)
+│   ├── TlsError                (a StoreError too) a server that cannot prove who it is, or does not speak TLS
 │   ├── ChainError              a HandlerChain that cannot be built
 │   └── ChainImportError        a chain that cannot be imported by its "module:attribute" name
 ├── ContentError                about one message's content
@@ -20,6 +21,7 @@ HomingError
 │   │   └── SourceUnavailableError  what an intake takes from cannot be reached; its target can
 │   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
 │   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
+│   ├── StillHeldError          a message cannot be removed while somebody works on it
 │   ├── NoSuchMessageError      no message waits under this sequence number
 │   ├── SessionHeldError        somebody else holds the session
 │   └── UnsupportedError        this store does not have that ability
@@ -134,12 +136,21 @@ class LeaseLostError(StoreError):
     """The lease ran out or passed to somebody else; nothing was changed."""
 
 
+class StillHeldError(StoreError):
+    """Somebody works on the message, or may: it is not removed before that ends. The text says when."""
+
+
 class NoSuchMessageError(StoreError):
     """No message is scheduled or deferred under this sequence number; nothing was changed."""
 
 
 class SessionHeldError(StoreError):
     """Somebody else holds the session: try again later, or take another."""
+
+
+class TlsError(ConfigurationError, StoreError):
+    """A store's server cannot prove who it is, does not take this client's certificate, or does not speak TLS where it
+    must. Nothing was sent to it. Waiting does not mend it."""
 
 
 class UnsupportedError(StoreError):

@@ -88,6 +88,11 @@ class Store(ABC):
     #: The abilities this store has beyond the three verbs.
     features: ClassVar[frozenset[str]] = frozenset()
 
+    @property
+    def max_message_bytes(self) -> int | None:
+        """How many bytes a message may have that this store takes in; None when it cannot tell."""
+        return None
+
     # -- what every store can do -------------------------------------------------------------------------------
 
     @abstractmethod

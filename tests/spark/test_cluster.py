@@ -47,9 +47,11 @@ class Cluster:
         self.master = f"spark://127.0.0.1:{free_port()}"
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, host: str, kind: str, *arguments: str) -> None:
+    def start(self, name: str, host: str, kind: str, *arguments: str, **more: str) -> None:
+        """Starts a daemon; `more` is for its environment."""
         environment = {
             **os.environ,
+            **more,
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,

@@ -83,7 +83,11 @@ def test_a_service_waits_until_what_it_needs_is_ready(name: str) -> None:
             assert "healthcheck" in SERVICES[needed]
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"airflow-init"}))
+#: What ends when it is done.
+ONE_SHOT = {"airflow-init", "rabbitmq-definitions"}
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - ONE_SHOT))
 def test_every_service_that_stays_up_has_a_health_check(name: str) -> None:
     assert SERVICES[name]["healthcheck"]["test"]
 
@@ -107,6 +111,88 @@ def test_what_is_published_is_published_to_this_machine_only() -> None:
 
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_no_privileges_and_cannot_gain_any(name: str) -> None:
+    service = SERVICES[name]
+
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert "/tmp" in {mount.partition(":")[0] for mount in service["tmpfs"]}  # noqa: S108
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", service["user"]), "neither root nor its group"
+    for forbidden in ("privileged", "cap_add", "devices", "pid", "ipc", "userns_mode", "volumes_from"):
+        assert forbidden not in service
+    assert "docker.sock" not in str(service)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_mounts_of_this_repository_it_cannot_change(name: str) -> None:
+    for mount in SERVICES[name].get("volumes", []):
+        source, _, rest = mount.partition(":")
+        if source.startswith("."):
+            assert rest.endswith(":ro"), mount
+            assert (REPOSITORY / source).exists(), mount
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_is_named_by_its_version(name: str) -> None:
+    assert re.search(r"@sha256:[0-9a-f]{64}$|:\d+\.\d+[\w.-]*$", SERVICES[name]["image"])
+
+
+def test_a_service_reaches_only_what_it_needs() -> None:
+    reached = {name: set(service.get("networks", ())) for name, service in SERVICES.items()}
+
+    assert reached.pop("rabbitmq-definitions") == set()
+    assert SERVICES["rabbitmq-definitions"]["network_mode"] == "none"
+    assert all(reached.values()), "without a list a service is in the default network, with everything"
+    assert set().union(*reached.values()) == set(COMPOSE["networks"])
+    inside = {name for name, network in COMPOSE["networks"].items() if network and network["internal"]}
+    assert inside == {"metadata", "stores", "broker"}
+    assert [name for name in reached if "edge" in reached[name]] == ["api-server"]
+    assert {name for name in reached if "metadata" in reached[name]} == {"postgres", "airflow-init", *COMPONENTS}
+    assert {name for name in reached if "broker" in reached[name]} == {"rabbitmq", *COMPONENTS}
+    # Executors run the authors' code: they see the stores and Spark, and no broker, metadata or UI.
+    assert reached["spark-worker"] == reached["spark-master"] == {"spark"}
+    assert {name for name in reached if "spark" in reached[name]} == {
+        "scheduler", "spark-master", "spark-worker", "stores",
+    }  # fmt: skip
+    for name, service in SERVICES.items():
+        for needed in service.get("depends_on", {}):
+            shared = reached.get(name, set()) & reached.get(needed, set())
+            assert shared or needed in ONE_SHOT, f"{name} cannot reach {needed}"
+
+
+def test_no_service_connects_as_who_administers() -> None:
+    environment = given(str(SERVICES["scheduler"]["environment"]))
+
+    for name in ("postgres", "stores"):
+        database = SERVICES[name]["environment"]
+        assert database["POSTGRES_USER"] == "postgres" != database["APP_ROLE"]
+        assert f"//{database['APP_ROLE']}:" in environment
+        assert "./deploy/roles.sql:/docker-entrypoint-initdb.d/roles.sql:ro" in SERVICES[name]["volumes"]
+    assert "//postgres:" not in environment
+    assert "POSTGRES_ADMIN_PASSWORD" not in str(SERVICES["scheduler"])
+    broker = SERVICES["rabbitmq"]
+    assert "environment" not in broker, "RABBITMQ_DEFAULT_USER would be an administrator"
+    assert SERVICES["rabbitmq-definitions"]["environment"]["RABBITMQ_USER"] == "homing"
+
+
+def test_spark_is_told_its_secret_by_the_environment_alone() -> None:
+    settings = dict(
+        line.split()
+        for line in (REPOSITORY / "deploy/spark/spark-defaults.conf").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+
+    for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
+        assert settings[name] == "true"
+    for name in ("scheduler", "spark-master", "spark-worker"):
+        environment = SERVICES[name]["environment"]
+        assert REQUIRED_VARIABLE.fullmatch(environment["_SPARK_AUTH_SECRET"])
+        assert f"./deploy/spark:{environment['SPARK_CONF_DIR']}:ro" in SERVICES[name]["volumes"]
+    assert "SPARK_SECRET" not in str([service.get("command") for service in SERVICES.values()])
 
 
 def test_airflow_runs_as_in_the_tests_without_docker(tmp_path: Path) -> None:
@@ -168,7 +254,8 @@ def test_executors_share_what_they_write_and_are_told_no_secret() -> None:
     worker, scheduler = SERVICES["spark-worker"], SERVICES["scheduler"]
 
     assert set(worker["volumes"]) <= set(scheduler["volumes"])
-    assert "${" not in str(worker["environment"])
+    # Spark's own is what its processes know each other by.
+    assert {name for name, value in worker["environment"].items() if "${" in value} == {"_SPARK_AUTH_SECRET"}
 
 
 def test_airflow_knows_every_command(tmp_path: Path) -> None:
@@ -184,5 +271,5 @@ def test_airflow_knows_every_command(tmp_path: Path) -> None:
         text=True,
     )
 
-    assert len(commands) >= len(ran)
+    assert len(commands) >= len([command for command in ran if command[0] == "airflow"]) >= len(COMPONENTS)
     assert parsed.returncode == 0, parsed.stderr

@@ -12,7 +12,7 @@ from airflow.sdk.log import mask_secret
 
 from homing.airflow.asking import count, has_due
 from homing.airflow.connection import bus_of, url_of
-from homing.errors import ConfigurationError, HomingError
+from homing.errors import ConfigurationError, HomingError, UnsupportedError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
 
@@ -53,10 +53,19 @@ class StoreHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """What the connection form's Test button shows: whether the store answers, and how full it is."""
         try:
-            with self.get_conn() as store:
+            with _open_to_look(self.get_url()) as store:
                 return True, _try(store)
         except HomingError as error:
             return False, str(error)
+
+
+def _open_to_look(url: str) -> Store:
+    """Where a database can be told not to write, it is: the button may be pressed in the API server, which makes
+    neither files nor tables for people."""
+    try:
+        return open_store(url, read_only=True)
+    except UnsupportedError:
+        return open_store(url)
 
 
 def _try(store: Store) -> str:

@@ -29,7 +29,7 @@ class SparkLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         application, history = operator.spark_application, conf.get("homing", "spark_history_url", fallback="")
         # Spark's own UI has ended along with the job: better no link than one to nowhere.
-        return f"{history.rstrip('/')}/history/{quote(application)}/" if application and history else ""
+        return f"{history.rstrip('/')}/history/{quote(application, safe='')}/" if application and history else ""
 
 
 class ReplayLink(BaseOperatorLink):
@@ -39,7 +39,7 @@ class ReplayLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         return (
-            _page(f"dags/{quote(operator.replay_dag_id)}/runs/{quote(operator.replay_run)}")
+            _page(f"dags/{quote(operator.replay_dag_id, safe='')}/runs/{quote(operator.replay_run, safe='')}")
             if operator.replay_run
             else ""
         )

@@ -11,34 +11,60 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlalchemy import select
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from homing.airflow.notes import read_value
 from homing.airflow.pipeline import batch_id
 from homing.airflow.serialized import PipelineReference, pipeline_of
 from homing.airflow.server import find_public_url
-from homing.airflow.telling import IDS, SHOWN
+from homing.airflow.telling import SHOWN
+from homing.airflow.xcoms import IDS, read_column
 from homing.delivery import open_pipeline_stores
 from homing.delivery.stories import Story, tell
 from homing.errors import HomingError
+from homing.printable import printable
 
 log = logging.getLogger(__name__)
 
-# Nothing but the page itself: what a message's error says must not become a script.
-_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
+# Nothing but the page itself: what a message's error says must not become a script, and no other site is to show it.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
 _STYLE = "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:left}"
 
+# What so many ids can take as JSON, each of their characters escaped; a longer XCom is not even read.
+_LONGEST_IDS = 2_000_000
+_LAST_INDEX = 2**31 - 1  # of Airflow's column
+
 app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+
+@app.middleware("http")
+async def add_headers(request: Request, call_next: Any) -> Any:
+    """The headers that say how a browser may use an answer: a refusal has them too."""
+    answer = await call_next(request)
+    answer.headers.update(_HEADERS)
+    return answer
+
+
+def refuse_nul(request: Request) -> None:
+    """No name has this character, and PostgreSQL takes no text with it: asking would fail, and look like our fault."""
+    if any("\0" in text for text in request.query_params.values()):
+        raise _not_found()
 
 
 @dataclass(frozen=True)
@@ -51,13 +77,22 @@ class TaskMessages:
     ids: Sequence[str] | None = None
 
 
-@app.get("/messages", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.XCOM))])
-def messages(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> HTMLResponse:
+@app.get(
+    "/messages",
+    dependencies=[
+        Depends(requires_authenticated()),
+        Depends(refuse_nul),
+        Depends(requires_access_dag("GET", DagAccessEntity.XCOM)),
+    ],
+)
+def messages(
+    dag_id: str, run_id: str, task_id: str, map_index: Annotated[int, Query(ge=-1, le=_LAST_INDEX)] = -1
+) -> HTMLResponse:
     """The page of one task."""
     with create_session() as session:
         about = _about(session, dag_id, run_id, task_id, map_index)
     if about is None:
-        raise HTTPException(404, "there is no such task, or it handles no messages")
+        raise _not_found()
     pipeline = about.pipeline
     if pipeline.store is None or pipeline.dead_letter_store is None:
         text = (
@@ -77,37 +112,48 @@ def messages(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> HTM
     return _page(about, _sums(found) + _table(found, pipeline.flows))
 
 
+def _not_found() -> HTTPException:
+    return HTTPException(404, "there is no such task, or it handles no messages")
+
+
 def _about(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> TaskMessages | None:
     """What the DAG, as its author wrote it, says of this task; None where it says nothing."""
     run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-    dag = None if run is None else DBDagBag(load_op_links=False).get_dag_for_run(run, session=session)
+    if run is None or run.get_task_instance(task_id, session=session, map_index=map_index) is None:
+        return None
+    dag = DBDagBag(load_op_links=False).get_dag_for_run(run, session=session)
     task = None if dag is None else dag.task_dict.get(task_id)
     pipeline = None if task is None else pipeline_of(task)
-    if pipeline is None:
+    if task is None or pipeline is None:
         return None
-    chosen = select(XComModel.value).where(
+    return TaskMessages(
+        batch_id(dag_id, run_id, pipeline.group),
+        pipeline,
+        _ids_of(session, dag_id, run_id, task_id, map_index) if "ids" in task.template_fields else None,
+    )
+
+
+def _ids_of(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[str] | None:
+    """The ids that a replay left. They choose among the pipeline's own messages, and nothing else."""
+    value = cast(XComModel.value, Text)
+    chosen = select(value).where(
         XComModel.dag_id == dag_id,
         XComModel.run_id == run_id,
         XComModel.task_id == task_id,
         XComModel.map_index == map_index,
         XComModel.key == IDS,
+        func.length(value) <= _LONGEST_IDS,
     )
-    ids = _read_ids(session.scalar(chosen))
-    return TaskMessages(batch_id(dag_id, run_id, pipeline.group), pipeline, ids)
-
-
-def _read_ids(value: object) -> list[str] | None:
-    """The ids that a replay left. They choose among the pipeline's own messages, and nothing else."""
-    ids = read_value(value)
+    ids = read_column(session.scalar(chosen))
     if not isinstance(ids, list):
         return None
     return [each for each in ids if isinstance(each, str)][:SHOWN]
 
 
 def _page(about: TaskMessages, body: str) -> HTMLResponse:
-    title = escape(f"Messages of {about.batch}")
+    title = _safe(f"Messages of {about.batch}")
     head = f"<head><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style></head>"
-    return HTMLResponse(f"<!doctype html><html>{head}<body><h1>{title}</h1>{body}</body></html>", headers=_HEADERS)
+    return HTMLResponse(f"<!doctype html><html>{head}<body><h1>{title}</h1>{body}</body></html>")
 
 
 def _sums(found: list[Story]) -> str:
@@ -117,10 +163,10 @@ def _sums(found: list[Story]) -> str:
 
 
 def _table(found: list[Story], flows: Sequence[str]) -> str:
-    heads = "".join(f"<th>{escape(name)}</th>" for name in ("message", "outcome", "source flow", *flows))
+    heads = "".join(f"<th>{_safe(name)}</th>" for name in ("message", "outcome", "source flow", *flows))
     lines = []
     for story in found:
-        cells = [escape(story.message_id), escape(story.outcome), *(_cell(story, flow) for flow in ("", *flows))]
+        cells = [_safe(story.message_id), _safe(story.outcome), *(_cell(story, flow) for flow in ("", *flows))]
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 
@@ -130,4 +176,9 @@ def _cell(story: Story, flow: str) -> str:
     if entry is None:
         return ""
     error = "" if entry.error is None or entry.done else f": {entry.error.get('type')}: {entry.error.get('message')}"
-    return escape(f"{entry.state}{error}")
+    return _safe(f"{entry.state}{error}")
+
+
+def _safe(text: str) -> str:
+    """Text of others as a part of the page: no markup, and no character that hides, turns round or cannot be sent."""
+    return escape(printable(text))

@@ -7,7 +7,6 @@ Airflow process: keep it light.
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import datetime, timezone
 from typing import Any
@@ -15,11 +14,9 @@ from typing import Any
 from airflow.listeners import hookimpl
 
 from homing.airflow.serialized import is_ours
+from homing.airflow.xcoms import NOTE, read_column
 
 log = logging.getLogger(__name__)
-
-#: The XCom that a task leaves its sentence in.
-NOTE = "homing_note"
 
 _LONGEST = 1000  # characters, what Airflow's column takes
 _LONGEST_XCOM = 10 * _LONGEST  # a longer one is not even read
@@ -66,8 +63,10 @@ def _write(connection: Any, dag_run: Any, ours: list[str]) -> None:
     from sqlalchemy import Text, cast, func, select
 
     notes, now = TaskInstanceNote.__table__, datetime.now(timezone.utc)
+    # As text: what cannot be read as JSON must not cost the other tasks their notes.
+    value = cast(XComModel.value, Text)
     said = (
-        select(TaskInstance.id, XComModel.value, notes.c.ti_id, notes.c.user_id)
+        select(TaskInstance.id, value, notes.c.ti_id, notes.c.user_id)
         .join(
             TaskInstance,
             (TaskInstance.dag_id == XComModel.dag_id)
@@ -80,11 +79,11 @@ def _write(connection: Any, dag_run: Any, ours: list[str]) -> None:
             XComModel.dag_run_id == dag_run.id,
             XComModel.key == NOTE,
             XComModel.task_id.in_(ours),
-            func.length(cast(XComModel.value, Text)) <= _LONGEST_XCOM,
+            func.length(value) <= _LONGEST_XCOM,
         )
     )
-    for ti_id, value, noted, written_by in connection.execute(said).all():
-        text = as_note(read_value(value))
+    for ti_id, pushed, noted, written_by in connection.execute(said).all():
+        text = as_note(read_column(pushed))
         if text is None or written_by is not None:
             continue
         if noted is None:
@@ -100,11 +99,3 @@ def as_note(value: Any) -> str | None:
         return None
     text = value.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
     return text[:_LONGEST]
-
-
-def read_value(value: Any) -> Any:
-    """What a task pushed, from the column that it is kept in: as JSON, or as JSON in a string."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return value

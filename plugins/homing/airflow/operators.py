@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -22,6 +23,7 @@ from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
+from homing.airflow.xcoms import read_names
 from homing.calling.interrupts import is_interrupt
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.class_archive import class_archive
@@ -33,11 +35,12 @@ from homing.delivery.work import local_path
 from homing.errors import ConfigurationError, HomingError
 from homing.pipeline import load_chain
 
+_SLOWEST = 1e-5  # messages per second: about one a day
 # Our exit code when running the job again would not help, and how spark-submit reports it.
 _WRONGLY = 2
 _SET_UP_WRONGLY = f"Error code is: {_WRONGLY}."
 # What homing.spark.app says when its session is there.
-_SPARK_UI = re.compile(r"Spark application (?P<application>\S+) has its UI at (?P<ui>http\S+)")
+_SPARK_UI = re.compile(r"Spark application (?P<application>\S+) has its UI at (?P<ui>https?://\S+)")
 
 
 class PipelineJobOperator(SparkSubmitOperator):
@@ -286,12 +289,14 @@ class ReplayOperator(PipelineJobOperator):
         super().__init__(**kwargs)
         self.ids = ids
         self.rate = rate
+        self._names: list[str] = []
         self._held: list[Head] = []
         self._begun = False
         self._replays = False
 
     def execute(self, context: Any) -> None:
         run_id, rate = self.pipeline.run_key(context), self._rate()
+        self._names = read_names(self.ids)
         try:
             if not rate or load_chain(self.pipeline.chain).takes_dataframes:
                 super().execute(context)
@@ -305,26 +310,34 @@ class ReplayOperator(PipelineJobOperator):
             self._count_completed(context, run_id)
 
     def _rate(self) -> float:
-        return float(self.rate) if self.rate not in (None, "", "None") else 0.0
+        """Messages per second; 0 for as many as can be. What no clock can keep fails the task before it holds any."""
+        if self.rate in (None, "", "None"):
+            return 0.0
+        try:
+            rate = float(self.rate)
+        except (TypeError, ValueError):
+            rate = math.nan
+        if rate and not _SLOWEST <= rate < math.inf:
+            raise AirflowFailException(f"rate is a number of messages per second from {_SLOWEST} up, not {self.rate!r}")
+        return rate
 
     def _arguments(self, run_id: str) -> list[str]:
         rate = self._rate()
         return [*super()._arguments(run_id), *(["--rate", str(rate)] if rate else [])]
 
     def _show_messages(self, context: Any) -> None:
-        show_messages(self, context, list(self.ids or ()))
+        show_messages(self, context, self._names)
 
     def _hold(self, context: Any, run_id: str) -> int:
-        ids = list(self.ids or ())
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            if not by_hand.may_replay(stores.store, self.pipeline, context, ids):
+            if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):
                 raise AirflowFailException(
-                    f"the replay of these {len(ids)} messages was not approved: `select` selected others, or somebody "
-                    "changed its XCom since"
+                    f"the replay of these {len(self._names)} messages was not approved: `select` selected others, or "
+                    "somebody changed its XCom since"
                 )
             self._begun = True
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
-            size = batch.reclaim(ids, self.pipeline.hold)
+            size = batch.reclaim(self._names, self.pipeline.hold)
             self._held = batch.heads()
         metrics.count("replayed", size, pipeline=self.pipeline.name)
         return size

@@ -21,6 +21,7 @@ from homing.airflow.telling import note
 from homing.delivery import Batch, PipelineStores, Settlement, open_pipeline_stores
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import read_failures
+from homing.delivery.retention import tidy_up
 from homing.errors import ChainImportError, ConfigurationError, HomingError
 from homing.pipeline import load_chain
 
@@ -55,6 +56,7 @@ class ReconcileOperator(BaseOperator):
                 sweep = Batch(stores, f"{context['dag'].dag_id}/{context['run_id']}", flows, chain=self.pipeline_name)
                 with self._keeping(troubles, "what the store gave up was not dead-lettered"):
                     dead = sweep.move_dead()
+            tidy_up(stores)
             stranded = stores.failures.overdue(self.after)
             self._measure(stores, flows, dead)
         found = f"{len(stranded)} stranded failures, {dead} given up by the store"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,8 +15,9 @@ from homing.airflow import by_hand, metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note
+from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
-from homing.delivery.failures import group, select
+from homing.delivery.failures import Failure, group, select
 from homing.errors import ConfigurationError
 from homing.times import parse_past
 
@@ -76,10 +78,10 @@ class SelectOperator(BaseOperator):
             raise AirflowFailException(
                 f"nothing is known in store {stores.store.name!r} of {', '.join(unknown[:_SHOWN])}"
             )
-        plan = [f"{each.name}: {each.failures} messages, {each.plan}" for each in group(found)]
+        plan = say_plan(found)
         for line in plan or ["nothing has failed, or what failed was delivered since"]:
             self.log.info(line)
-        context["ti"].xcom_push(key="plan", value=plan)
+        context["ti"].xcom_push(key=PLAN, value=plan)
         if params.get("dry_run"):
             raise self._skipped(context, f"a dry run: {len(found)} messages would be replayed")
         if not found:
@@ -112,16 +114,16 @@ class ApproveReplayOperator(ApprovalOperator):
         self.ids = ids
 
     def execute(self, context: Any) -> Any:
-        ids = list(self.ids or ())
+        names = read_names(self.ids)
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            if by_hand.begin(stores.store, self.pipeline, context, ids):
-                self.log.info("%d messages need no approval", len(ids))
+            if by_hand.begin(stores.store, self.pipeline, context, names):
+                self.log.info("%d messages need no approval", len(names))
                 return None
-        plan = context["ti"].xcom_pull(task_ids=next(iter(self.upstream_task_ids)), key="plan") or []
-        self.subject = f"Replay {len(ids)} messages of {self.dag.dag_id.removesuffix('_replay')}?"
+            # From the stores: who approves is told what is there, and not what an XCom says of it.
+            plan = say_plan(select(stores, Selection(ids=names)))
+            Batch(stores, self.pipeline.run_key(context), self.pipeline.flows).put_off(names, _ASK_AGAIN)
+        self.subject = f"Replay {len(names)} messages of {self.dag.dag_id.removesuffix('_replay')}?"
         self.body = "\n".join(f"- {line}" for line in plan)
-        with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
-            batch.put_off(ids, _ASK_AGAIN)
         return super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
@@ -134,7 +136,7 @@ class ApproveReplayOperator(ApprovalOperator):
             self._write_down(context, responder, approved=approved)
         if chosen == [self.REJECT]:
             with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
-                refused = batch.reject(self.ids)
+                refused = batch.reject(read_names(self.ids))
             metrics.settled(refused, self.pipeline.name)
             note(self, context, f"The replay was refused: {refused}.")
         return super().execute_complete(context, event)
@@ -142,7 +144,12 @@ class ApproveReplayOperator(ApprovalOperator):
     def _write_down(self, context: Any, responder: Any, *, approved: bool) -> None:
         by = str((responder or {}).get("name") or "(not known)")
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            by_hand.answer(stores.store, context, list(self.ids or ()), approved=approved, by=by)
+            by_hand.answer(stores.store, context, read_names(self.ids), approved=approved, by=by)
+
+
+def say_plan(failures: Sequence[Failure]) -> list[str]:
+    """What a replay of these would do, a line for each error group."""
+    return [f"{each.name}: {each.failures} messages, {each.plan}" for each in group(failures)]
 
 
 def read_selection(params: Any, asked_at: datetime | None = None) -> Selection:

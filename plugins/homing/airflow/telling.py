@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from homing.airflow.links import MessagesLink
-from homing.airflow.notes import NOTE
+from homing.airflow.xcoms import IDS, NOTE
 
-#: The XCom in which a replay says which messages it is about; `homing.airflow.messages_page` reads it.
-IDS = "homing_ids"
 #: So many messages are shown at most.
 SHOWN = 1000
 

@@ -140,9 +140,25 @@ COMMANDS = (
             argument("--older-than", metavar="DURATION", help="finished for so long: PT24H, or seconds"),
             argument("--state", choices=(ACKNOWLEDGED, DEAD), default=ACKNOWLEDGED, help="(default: acknowledged)"),
             REASON,
-            STORE,
             DRY_RUN,
-            OUTPUT,
+            *_PIPELINE,
+        ),
+    ),
+    Command(
+        "forget",
+        "Remove messages, finished or not, with everything their pipeline has of them",
+        "homing.cli.forgetting:forget",
+        (
+            argument("ids", nargs="+", metavar="ID", help="messages, by their ids, or by the names of single ones"),
+            argument("--reason", required=True, help="why; it is kept, so it names no person"),
+            argument(
+                "--work-dir",
+                action="append",
+                metavar="PLACE",
+                help="the pipeline's work_dir (default: those below ~/.local/state/homing/work)",
+            ),
+            DRY_RUN,
+            *_PIPELINE,
         ),
     ),
     Command(
@@ -153,7 +169,7 @@ COMMANDS = (
     ),
     Command(
         "audit",
-        "Prove the books: accepted = delivered + dropped + dead-lettered + waiting",
+        "Prove the books: accepted = delivered + dropped + dead-lettered + waiting + forgotten",
         "homing.cli.keeping:audit",
         (
             CHAIN,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
+from typing import TypeGuard
 
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
 from homing.delivery import Books, keep_books
 from homing.delivery.books import Column
 from homing.delivery.operations import PURGE, operation
+from homing.delivery.retention import count_trimmable, trim_ledger
 from homing.errors import ConfigurationError
-from homing.message import DEAD
+from homing.message import ACKNOWLEDGED, DEAD
 from homing.pipeline import load_chain
 from homing.store import Store
 from homing.stores.sql import SqlStore
@@ -31,8 +33,28 @@ def purge(arguments: Namespace, desk: Desk) -> int:
             with operation(store, PURGE, by=desk.operator, why=arguments.reason, selection=which) as outcome:
                 outcome["removed"] = store.purge(older_than, state=arguments.state)
             answer = {"store": store.name, **outcome}
+        retention = store.properties.ledger_retention if _has_ledger(store) else 0.0
+    if retention and arguments.state == ACKNOWLEDGED:
+        answer |= _trim_ledger(arguments, desk, retention)
     desk.show(answer, arguments)
     return DONE
+
+
+def _has_ledger(store: Store) -> TypeGuard[SqlStore]:
+    return isinstance(store, SqlStore) and f"{store.name}_failures" in store.siblings()
+
+
+def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str, int]:
+    """Of how many messages the ledger was removed, or would be."""
+    try:
+        desk.find_url(arguments.dead_letter_store)
+    except ConfigurationError as error:
+        desk.tell(f"homing: the ledger stays as it is, because a dead letter may need it: {error}")
+        return {}
+    with desk.pipeline(arguments) as stores:
+        if arguments.dry_run:
+            return {"ledger_would_remove": count_trimmable(stores, retention)}
+        return {"ledger_removed": trim_ledger(stores, retention)}
 
 
 def _refuse_last_copies(store: Store) -> None:
@@ -74,7 +96,7 @@ def _sheet(books: Books, store: str) -> dict[str, object]:
         *(_sum("destination", name, column) for name, column in books.destinations.items()),
         *(_sum("batch", name, column) for name, column in batches.items()),
     ]
-    return {"balanced": books.balanced, "unaccounted": books.unaccounted, "sums": sums}
+    return {"balanced": books.balanced, "since": books.since, "unaccounted": books.unaccounted, "sums": sums}
 
 
 def _sum(of: str, name: str, column: Column) -> dict[str, object]:

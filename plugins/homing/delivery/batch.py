@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 from homing.delivery import suspects
 from homing.delivery.holding import Head, Held, Holding, resolve
+from homing.delivery.retention import tidy_up
 from homing.delivery.settling import DEFAULT_LEASE, Settlement, Settling, is_complete
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
@@ -147,7 +148,9 @@ class Batch:
         Of a step that did not come to its end, the message that was in hand has failed. Where it is not known which it
         was, a crash is counted for each that may be the one; with the store's `max_deliveries` it has failed, too.
         """
-        return self._settling.settle(failed_to=self._stores.failures)
+        settlement = self._settling.settle(failed_to=self._stores.failures)
+        tidy_up(self._stores)
+        return settlement
 
     def finish_replay(self) -> Settlement:
         """The end of a replay whose retries are used up: what failed in it goes to the dead-letter store. What was

@@ -1,4 +1,4 @@
-"""The balance sheet: accepted = delivered + dropped + dead-lettered + still in the store.
+"""The balance sheet: accepted = delivered + dropped + dead-lettered + still in the store + forgotten.
 
 The left side is counted from the store alone. Each accepted message is then looked for on the right side; one that is
 nowhere is unaccounted for, and the books do not balance.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 
 from homing.delivery.records import dead_letter_id
@@ -15,6 +16,7 @@ from homing.delivery.settling import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
 from homing.message import ACKNOWLEDGED, DEAD, MessageRef
+from homing.stores.sql.tombstones import digest
 
 _PAGE = 5_000
 _NAMED = 20  # how many unaccounted ids are printed
@@ -29,12 +31,14 @@ class Column:
     dropped: int = 0
     dead_lettered: int = 0
     waiting: int = 0
+    #: Removed because a person asked for it.
+    forgotten: int = 0
     unaccounted: int = 0
     duplicates: int = 0
 
     @property
     def balanced(self) -> bool:
-        return self.accepted == self.delivered + self.dropped + self.dead_lettered + self.waiting
+        return self.accepted == self.delivered + self.dropped + self.dead_lettered + self.waiting + self.forgotten
 
 
 @dataclass
@@ -45,18 +49,23 @@ class Books:
     destinations: dict[str, Column] = field(default_factory=dict)
     batches: dict[str, Column] = field(default_factory=dict)
     unaccounted: list[str] = field(default_factory=list)
+    #: When the oldest message that is still there was stored: older ones are purged, and counted on neither side.
+    since: datetime | None = None
 
     @property
     def balanced(self) -> bool:
         return all(column.balanced for column in (self.total, *self.destinations.values(), *self.batches.values()))
 
     def __str__(self) -> str:
-        lines = [f"{'':14}{'accepted':>10}{'delivered':>11}{'dropped':>9}{'dead':>7}{'waiting':>9}{'twice':>7}"]
+        names = f"{'':14}{'accepted':>10}{'delivered':>11}{'dropped':>9}{'dead':>7}{'waiting':>9}{'forgotten':>11}"
+        lines = [f"{names}{'twice':>7}"]
         for name, column in (("all", self.total), *self.destinations.items()):
             lines.append(
                 f"{name:14}{column.accepted:>10}{column.delivered:>11}{column.dropped:>9}"
-                f"{column.dead_lettered:>7}{column.waiting:>9}{column.duplicates:>7}"
+                f"{column.dead_lettered:>7}{column.waiting:>9}{column.forgotten:>11}{column.duplicates:>7}"
             )
+        if self.since is not None:
+            lines.append(f"Counted since {self.since:%Y-%m-%d %H:%M:%S} UTC.")
         verdict = "The books balance." if self.balanced else f"UNACCOUNTED FOR: {', '.join(self.unaccounted[:_NAMED])}"
         return "\n".join([*lines, verdict])
 
@@ -64,10 +73,13 @@ class Books:
 def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     """Counts every message the store ever accepted (acknowledged ones for as long as they are kept)."""
     # Read in the direction messages travel: one that moves on meanwhile is then seen twice rather than not at all.
+    oldest = stores.store.browse(1)
     states = iter(list(stores.store.states()))
     failed = _present(stores.failures.states())
     dead = _present(stores.dead_letters.states())
-    books = Books(destinations={flow: Column() for flow in flows})
+    # Last: whoever forgets a message says so before anything of it is gone.
+    forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
+    books = Books(destinations={flow: Column() for flow in flows}, since=oldest[0].enqueued_at if oldest else None)
     while page := list(islice(states, _PAGE)):
         ids = [message_id for message_id, _, _ in page]
         entries, batches = stores.ledger.known(ids), stores.store.batches_of(ids)
@@ -79,9 +91,15 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
                 outcome = "waiting"
             else:
                 outcome = _finished_outcome(found, flows)
+            if forgotten and digest(ref) in forgotten:
+                forgotten.remove(digest(ref))
+                # As long as something of it is left, it counts as what it is.
+                outcome = "forgotten" if outcome == "unaccounted" else outcome
             _enter(books, message_id, found, outcome)
             batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
             _add(books.batches.setdefault(batch, Column()), outcome)
+    for _ in forgotten:  # of which no store has anything, nor the ledger: in which batch they were is not known
+        _add(books.total, "forgotten")
     return books
 
 
@@ -114,7 +132,7 @@ def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
 def _flow_outcome(entry: Entry | None, outcome: str) -> str:
     if entry is not None and entry.done:
         return "delivered" if entry.state == DELIVERED else "dropped"
-    return outcome if outcome in ("dead_lettered", "waiting", "dropped") else "unaccounted"
+    return outcome if outcome in ("dead_lettered", "waiting", "dropped", "forgotten") else "unaccounted"
 
 
 def _add(column: Column, outcome: str) -> None:

@@ -130,34 +130,36 @@ def _store(group: Sequence[Message], source: Store, target: Store) -> tuple[list
 
 def _write(group: Sequence[tuple[Message, str]], source: Store, target: Store) -> tuple[list[Message], int]:
     """Those of the messages that the target took, or knows, by these ids, and how many of the ids it did not know."""
-    ids = {message_id for _, message_id in group}
-    known = {message.id for message in _browse(target, ids)}
+    known = {message.id for message in _browse(target, {message_id for _, message_id in group})}
+    written = _write_fitting(group, source, target)
+    return [message for message, _ in written], len({message_id for _, message_id in written} - known)
+
+
+def _write_fitting(group: Sequence[tuple[Message, str]], source: Store, target: Store) -> Sequence[tuple[Message, str]]:
+    """Those that the target took or knows. What it can never store is dead-lettered at the source, alone: halves of
+    the group are tried apart until it is found, so that it holds up no other."""
     try:
-        target.store_many([_as_new(message, message_id) for message, message_id in group])
-    except UnstorableContentError:
-        return _write_each(group, known, source, target)
-    return [message for message, _ in group], len(ids - known)
+        target.store_many([_as_new(message, message_id, target) for message, message_id in group])
+    except UnstorableContentError as error:
+        if DEAD_LETTER not in source.features:
+            raise
+        if len(group) == 1:
+            _dead_letter(group[0][0], source, error)
+            return []
+        half = len(group) // 2
+        return [*_write_fitting(group[:half], source, target), *_write_fitting(group[half:], source, target)]
+    return group
 
 
-def _write_each(
-    group: Sequence[tuple[Message, str]], known: set[str], source: Store, target: Store
-) -> tuple[list[Message], int]:
-    """One by one, because one of them cannot be stored and must not hold up the others."""
-    written: list[Message] = []
-    ids: set[str] = set()
-    for message, message_id in group:
-        try:
-            target.store(_as_new(message, message_id))
-        except UnstorableContentError as error:
-            if DEAD_LETTER not in source.features:
-                raise
-            log.warning("message %s of store %r cannot be taken in: %s", message.id, source.name, error)
-            reason = TOO_LARGE if isinstance(error, TooLargeError) else UNREADABLE
-            source.dead_letter(message, reason=reason, description=str(error))
-        else:
-            written.append(message)
-            ids.add(message_id)
-    return written, len(ids - known)
+def _dead_letter(message: Message, source: Store, error: UnstorableContentError) -> None:
+    log.warning("message %s of store %r cannot be taken in: %s", message.id, source.name, error)
+    reason = TOO_LARGE if isinstance(error, TooLargeError) else UNREADABLE
+    try:
+        source.dead_letter(message, reason=reason, description=str(error))
+    except NotInFlightError:
+        pass  # it was, before the target went away for a moment
+    except (LeaseLostError, StoreUnavailableError) as lost:
+        log.warning("message %s was not dead-lettered and will come again: %s", message.id, lost)
 
 
 def _browse(target: Store, ids: set[str]) -> Iterator[Message]:
@@ -180,8 +182,15 @@ def _fingerprint(message: Message) -> str:
     return hashlib.sha256(m.encode_json(said).encode()).hexdigest()
 
 
-def _as_new(message: Message, message_id: str) -> Message:
-    """The message as the target is to hold it, without what the source wrote on it for this delivery."""
+def _as_new(message: Message, message_id: str, target: Store) -> Message:
+    """The message as the target is to hold it, without what the source wrote on it for this delivery; raises
+    TooLargeError. A stranger may write on it that it is a dead letter, or a failure record, which may be larger."""
+    most, size = target.max_message_bytes, weight(message)
+    if most is not None and size > most:
+        raise TooLargeError(
+            f"message {message.id} is too large for store {target.name!r}: its content and headers have {size} bytes, "
+            f"and max_message_bytes is {most}"
+        )
     return replace(
         message,
         id=message_id,
@@ -189,6 +198,9 @@ def _as_new(message: Message, message_id: str) -> Message:
         lock_token=None,
         delivery_count=0,
         scheduled_at=None,
+        dead_letter_reason=None,
+        dead_letter_description=None,
+        dead_letter_source=None,
         state=AVAILABLE,
     )
 

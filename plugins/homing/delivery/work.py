@@ -10,7 +10,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -20,6 +21,8 @@ from homing.delivery.private_folder import make_private_folder
 from homing.errors import WorkDirError
 
 _PUBLISHED = "published"
+_OF_A_RUN = re.compile("-[0-9a-f]{12}$")
+_ABANDONED_AFTER = 86_400  # seconds: no run leaves its files alone for so long
 _LOCAL_HOSTS = ("", "localhost")
 _OUTPUT = re.compile(r"processed-[A-Za-z0-9_-]+(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
@@ -140,6 +143,36 @@ def remove(place: str, run_id: str) -> None:
         hadoop_shell.remove(_batch_dir(place, run_id))
     else:
         shutil.rmtree(_batch_dir(path, run_id), ignore_errors=True)
+
+
+def erase(place: str, run_ids: Iterable[str]) -> list[str]:
+    """Removes the directories of these runs, and on this machine those that no run has touched for a day: who was
+    killed may have left what messages say there. Their names, as far as it is known that they were there.
+
+    Raises WorkDirError when one cannot be removed.
+    """
+    path = local_path(place)
+    if path is None:
+        for run_id in run_ids:
+            hadoop_shell.remove(_batch_dir(place, run_id))
+        return []
+    mine = {Path(_batch_dir(path, run_id)) for run_id in run_ids}
+    idle = time.time() - _ABANDONED_AFTER
+    left = {each for each in Path(path).glob("*/") if _OF_A_RUN.search(each.name) and _touched(each) < idle}
+    erased = sorted(each for each in mine | left if each.exists())
+    for each in erased:
+        try:
+            shutil.rmtree(each)
+        except OSError as error:
+            raise WorkDirError(f"the folder {each} of a run cannot be removed: {error.strerror}") from error
+    return [str(each) for each in erased]
+
+
+def _touched(folder: Path) -> float:
+    try:
+        return max(each.lstat().st_mtime for each in (folder, *folder.rglob("*")))
+    except FileNotFoundError:  # somebody is at work there
+        return time.time()
 
 
 def _batch_dir(place: str, run_id: str) -> str:

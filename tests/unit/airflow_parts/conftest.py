@@ -2,13 +2,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from homing.airflow import PipelineSpec
+from homing.airflow.serialized import FIELD
+from homing.airflow.xcoms import NOTE
 from homing.delivery import PipelineStores, open_pipeline_stores
 from tests.unit.cli.conftest import CHAIN
 from tests.unit.delivery.conftest import Pipeline
@@ -79,3 +86,50 @@ def failed(pipeline: Pipeline) -> list[str]:
         pipeline.failed("first", message_id, "crm")
     batch.settle()
     return ids
+
+
+#: As the scheduler has it: which of its tasks are our operators'.
+DAG_OF_OURS = SimpleNamespace(
+    task_dict={name: SimpleNamespace(template_fields=(FIELD,)) for name in ("settle", "other", "plain")}
+)
+
+
+@pytest.fixture
+def metadata() -> Iterator[Session]:
+    """Airflow's own tables, with a run that has ended: its tasks `settle` and `other` left sentences, `plain` none."""
+    with metadata_in("sqlite://") as session:
+        yield session
+
+
+@contextmanager
+def metadata_in(url: str) -> Iterator[Session]:
+    """The same in this database."""
+    from airflow.models import import_all_models
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+
+    import_all_models()
+    engine = sa.create_engine(url)
+    DagRun.metadata.create_all(engine)
+    key = {"dag_id": "orders", "run_id": "run", "map_index": -1}
+    now = datetime.now(timezone.utc)
+    with Session(engine) as session:
+        run = {"id": 1, "dag_id": "orders", "run_id": "run", "run_type": "manual", "run_after": now}
+        session.execute(sa.insert(DagRun.__table__).values(**run))
+        for task_id in ("settle", "other", "plain"):
+            about = {"pool": "p", "pool_slots": 1, "try_number": 1, "max_tries": 0, "priority_weight": 1}
+            task = {"id": uuid4(), "task_id": task_id, "custom_operator_name": "", "executor_config": {}, **about}
+            session.execute(sa.insert(TaskInstance.__table__).values(**task, **key))
+        for task_id in ("settle", "other"):
+            said = {
+                "dag_run_id": 1,
+                "task_id": task_id,
+                "key": NOTE,
+                "value": f'"{task_id} is done."',
+                "timestamp": now,
+            }
+            session.execute(sa.insert(XComModel.__table__).values(**said, **key))
+        session.commit()
+        yield session
+    engine.dispose()

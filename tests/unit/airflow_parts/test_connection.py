@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,19 @@ def test_test_connection_says_how_full_the_store_is(tmp_path: Path, monkeypatch:
         store.store(1)
 
     assert StoreHook("orders").test_connection() == (True, "Store 'orders' answers: 1 available")
+
+
+def test_test_connection_makes_neither_a_file_nor_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The button may be pressed in the API server, with whatever somebody wrote into the form."""
+    there, not_there = tmp_path / "empty.db", tmp_path / "none.db"
+    sqlite3.connect(there).close()
+    for file in (there, not_there):
+        about = {"conn_type": "homing", "password": f"sqlite:///{file}?store=orders"}
+        monkeypatch.setenv("AIRFLOW_CONN_ORDERS", json.dumps(about))
+        assert StoreHook("orders").test_connection()[0] is False
+
+    assert not not_there.exists()
+    assert sqlite3.connect(there).execute("select count(*) from sqlite_master").fetchone() == (0,)
 
 
 def test_test_connection_of_a_store_that_is_away_says_why_and_shows_no_password(

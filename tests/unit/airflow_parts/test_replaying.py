@@ -195,27 +195,38 @@ def test_a_batch_is_held_until_its_next_try(
     assert patient.hold == hold
 
 
-def test_only_a_large_replay_needs_an_approval(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rate", ["nan", float("inf"), 1e-320, -1, "1; drop", [1], "9" * 5_000])
+def test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held(
+    spec: PipelineSpec, failed: list[str], stores: PipelineStores, rate: Any
+) -> None:
+    with pytest.raises(AirflowFailException, match="rate is a number of messages per second"):
+        ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=rate).execute(context("replay"))
+
+    assert set(stores.failures.count().items()) >= {("available", 3)}
+
+
+def test_only_a_large_replay_needs_an_approval_and_is_described_as_the_stores_have_it(
+    spec: PipelineSpec, failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
         "airflow.providers.standard.operators.hitl.ApprovalOperator.execute",
         lambda self, context: asked.append((self.subject, self.body)),
     )
     with DAG("orders_replay", schedule=None):
-        selected = SelectOperator(task_id="select", pipeline=spec)
         approve = ApproveReplayOperator(
-            task_id="approve", pipeline=replace(spec, approve_replays_above=2), ids=["a", "b"]
+            task_id="approve", pipeline=replace(spec, approve_replays_above=2), ids=failed[:2]
         )
-        selected >> approve
     task = FakeTask()
-    task.xcoms["plan"] = ["crm: ValueError: 3 messages, tries crm again"]
+    task.xcoms["plan"] = ["nothing of importance"]  # whoever may write XComs may say so
 
     approve.execute(task.context)
     assert asked == []
-    approve.ids = ["a", "b", "c"]
+    approve.ids = failed
     approve.execute(task.context)
 
-    assert asked == [("Replay 3 messages of orders?", "- crm: ValueError: 3 messages, tries crm again")]
+    plan = "- crm: ValueError: 3 messages, tries crm again, skips lake where that is done"
+    assert asked == [("Replay 3 messages of orders?", plan)]
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_the_page_has_every_exit_code() -> None:
 
 
 def test_whatever_changes_something_has_a_dry_run() -> None:
-    changing = {"init", "send", "replay", "dead-letter", "purge", "bench-claim"}
+    changing = {"init", "send", "replay", "dead-letter", "purge", "forget", "bench-claim"}
 
     assert changing == {
         command.name for command in COMMANDS if any("--dry-run" in each.flags for each in command.arguments)

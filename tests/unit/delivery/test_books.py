@@ -75,6 +75,21 @@ def test_a_second_delivery_is_counted(pipeline: Pipeline) -> None:
     assert books.balanced
 
 
+def test_the_books_say_since_when_they_count(pipeline: Pipeline) -> None:
+    stores = pipeline.stores
+    assert keep_books(stores, FLOWS).since is None
+    batch, (message_id,) = pipeline.claimed("run", 1)
+    pipeline.delivered("run", message_id, *FLOWS)
+    batch.settle()
+    stores.store.store(2)
+    first, second = (message.enqueued_at for message in stores.store.browse())
+
+    assert keep_books(stores, FLOWS).since == first
+    stores.store.purge(0)
+    assert keep_books(stores, FLOWS).since == second
+    assert "Counted since 20" in str(keep_books(stores, FLOWS))
+
+
 @pytest.mark.parametrize("side", ["destinations", "batches"])
 def test_books_in_which_one_column_does_not_balance_do_not_balance(side: str) -> None:
     missing = Column(accepted=2, delivered=1)

@@ -95,8 +95,18 @@ def test_an_option_of_the_driver_that_a_url_is_not_to_set_is_refused(url: str) -
         open_store(url)
 
 
+@pytest.mark.parametrize("url", ["postgresql://h/db?sslmode=require&sslmode=disable", "mysql://h/db?ssl_ca=a&ssl_ca=b"])
+def test_an_option_of_the_driver_that_is_there_twice_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="more than once"):
+        open_store(url)
+
+
 @pytest.mark.parametrize(
-    "url", ["postgresql://h/db?sslmode=verify-full&connect_timeout=5", "mysql://h/db?ssl_ca=/ca.pem"]
+    "url",
+    [
+        "postgresql://h/db?sslmode=verify-full&connect_timeout=5",
+        "mysql://h/db?ssl_verify_cert=false&ssl_disabled=false",
+    ],
 )
 def test_options_that_say_how_to_reach_a_server_are_allowed(url: str) -> None:
     open_store(url).close()

@@ -87,6 +87,10 @@ class MemoryStore(Store):
     def close(self) -> None:
         """Does nothing: what this process holds stays for the others who opened the same name."""
 
+    @property
+    def max_message_bytes(self) -> int:
+        return self._options.max_message_bytes
+
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:

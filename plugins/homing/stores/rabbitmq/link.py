@@ -19,7 +19,8 @@ from pika import exceptions, frame, spec
 from pika.adapters.select_connection import IOLoop
 
 from homing.calling.forks import hang_up, leave_to_parent
-from homing.errors import ConfigurationError, StoreUnavailableError, TooLargeError
+from homing.errors import ConfigurationError, StoreUnavailableError, TlsError, TooLargeError
+from homing.stores.tls import fault_of
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,12 @@ class Link:
                 ) from reason
             raise ConfigurationError(
                 f"store {self._name!r}: RabbitMQ on {where} refused: {reason.reply_text}"
+            ) from reason
+        fault = fault_of(reason)
+        if fault is not None:
+            raise TlsError(
+                f"store {self._name!r}: TLS with RabbitMQ on {where} failed: {fault}. Nothing was sent; mend the "
+                "certificate, or what the URL says of it"
             ) from reason
         detail = "the connection is closed" if reason is None else repr(reason)
         raise StoreUnavailableError(f"store {self._name!r}: RabbitMQ on {where} cannot be used: {detail}") from reason

@@ -12,6 +12,7 @@ import pika
 
 from homing.errors import ConfigurationError
 from homing.size_limit import HIGHEST_BYTES
+from homing.stores.tls import client_context, read_flag
 
 QUORUM = "quorum"
 CLASSIC = "classic"
@@ -27,8 +28,9 @@ _PIKA = {
     "connection_attempts": None,
     "retry_delay": None,
     "frame_max": None,
-    "ssl_options": None,
 }
+# Of TLS, which only amqps:// speaks.
+_TLS = ("cafile", "certfile", "keyfile", "server_hostname", "verify")
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,39 @@ def parse_url(url: str) -> tuple[Any, Options]:
         # Without the cause, whose text repeats the part of the URL that holds the password.
         raise ConfigurationError("this is not an AMQP URL such as amqp://host/?store=orders") from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    tls = {key: query.pop(key) for key in _TLS if key in query}
+    _refuse_plain_text(parts.scheme, tls, required=read_flag("require_tls", query.pop("require_tls", "false")))
     ours = {key: query.pop(key) for key in list(query) if key not in _PIKA}
     options = _options(ours)
     settings = {key: query.get(key, default) for key, default in _PIKA.items()}
     settings = {key: value for key, value in settings.items() if value is not None}
     try:
         parameters = pika.URLParameters(urlunsplit(parts._replace(query=urlencode(settings))))
-    except (SyntaxError, TypeError, ValueError) as error:  # SyntaxError: pika evaluates ssl_options
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"this is not an AMQP URL such as amqp://host/?store=orders: {error}") from error
+    if parts.scheme == "amqps":
+        parameters.ssl_options = _tls_options(tls, parameters.host)
     parameters.client_properties = {"connection_name": f"homing {options.name}"}
     return parameters, options
+
+
+def _refuse_plain_text(scheme: str, tls: dict[str, str], *, required: bool) -> None:
+    if scheme == "amqps":
+        return
+    if required:
+        raise ConfigurationError("require_tls needs an amqps:// URL: amqp:// sends the password in plain text")
+    if tls:
+        raise ConfigurationError(f"the store option {next(iter(tls))} is for amqps:// URLs")
+
+
+def _tls_options(tls: dict[str, str], host: str) -> pika.SSLOptions:
+    context = client_context(
+        ca_file=tls.get("cafile"),
+        cert_file=tls.get("certfile"),
+        key_file=tls.get("keyfile"),
+        verify=read_flag("verify", tls.get("verify", "true")),
+    )
+    return pika.SSLOptions(context, tls.get("server_hostname", host))
 
 
 def _options(given: dict[str, str]) -> Options:
@@ -82,7 +107,7 @@ def _options(given: dict[str, str]) -> Options:
         raise ConfigurationError(f"a store name has letters, digits, _ . and -, at most 100; not {name!r}")
     for key in given:
         if key not in readers:
-            known = ", ".join(["store", *readers, *_PIKA])
+            known = ", ".join(["store", "require_tls", *readers, *_TLS, *_PIKA])
             raise ConfigurationError(f"a RabbitMQ store has no option {key!r}; it has: {known}")
     return Options(name, **{key: readers[key](key, text) for key, text in given.items()})
 

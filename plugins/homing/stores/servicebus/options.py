@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from homing.errors import ConfigurationError
+from homing.stores.tls import read_flag
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
 _FORM = "servicebus://key-name:key@namespace.servicebus.windows.net/?store=queue"
@@ -37,6 +38,8 @@ def parse_url(url: str) -> tuple[str, Options]:
     """
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if read_flag("require_tls", query.pop("require_tls", "false")) and parts.scheme == "servicebus+emulator":
+        raise ConfigurationError("require_tls needs a servicebus:// URL: an emulator is spoken to in plain text")
     return connection_string(url), _options(query)
 
 
@@ -83,9 +86,8 @@ def _options(given: dict[str, str]) -> Options:
     values = {}
     for key, text in given.items():
         if key not in known:
-            raise ConfigurationError(
-                f"a Service Bus store has no option {key!r}; it has: store, subscription, {', '.join(known)}"
-            )
+            names = ", ".join(("store", "subscription", "require_tls", *known))
+            raise ConfigurationError(f"a Service Bus store has no option {key!r}; it has: {names}")
         values[key] = _number(key, text, known[key])
     return Options(name, subscription, **values)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from homing.errors import (
     StoreError,
     StoreUnavailableError,
     TableMissingError,
+    TlsError,
 )
 from homing.stores.sql import upgrade
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
@@ -36,6 +37,7 @@ from homing.stores.sql.gate import Gate
 from homing.stores.sql.outages import asks_again, is_away, is_denied, is_missing_table
 from homing.stores.sql.roles import Right, lacking
 from homing.stores.sql.schema import NowInNanoseconds
+from homing.stores.sql.tls import tls_fault
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +68,14 @@ class Database:
         read_only: bool = False,
         timeout: float = TIMEOUT,
         durability: str = FULL,
+        require_tls: bool = False,
     ) -> None:
         self._url = url = with_driver(url)
         # Whoever only reads loses nothing.
         self._relaxed = durability == RELAXED or read_only
-        self._make_engine = partial(make_engine, url, read_only=read_only, relaxed=self._relaxed)
+        self._make_engine = partial(
+            make_engine, url, read_only=read_only, relaxed=self._relaxed, require_tls=require_tls
+        )
         self._timeout = timeout
         self._read_only = read_only
         self._name = name
@@ -267,8 +272,29 @@ class Database:
             connection.detach()
             return connection
 
+    @contextmanager
+    def outside(self, doing: str) -> Iterator[Any]:
+        """A driver's connection for what no transaction can do, closed at the end of the block."""
+        base = self._engine.dialect.loaded_dbapi.Error
+        with self.translated(doing), self._inside(), closing(self.connect_apart()) as connection:
+            try:
+                yield connection.dbapi_connection
+            except base as error:
+                raise DBAPIError.instance(None, None, error, base) from error
+
+    @property
+    def backend(self) -> str:
+        return self._engine.dialect.name
+
     def close(self) -> None:
         self._engine.dispose()
+
+    def make(self, table: Table) -> None:
+        """Makes this table now, or what is missing of it. Who may not is refused, and can do everything else."""
+        with self.translated("change the tables of"), self._inside():
+            self._make_schema()
+            with self._lock:
+                self._make([table])
 
     def prepare(self) -> list[str]:
         """Makes now what is missing of the required tables, or brings it up to date; which tables that were."""
@@ -312,19 +338,24 @@ class Database:
             return []
         with self._lock:
             missing = list(self._missing)
-            with self._reader.begin() as connection:
-                outdated = self._outdated(connection, missing)
-            if outdated and self._read_only:
-                raise StoreError(
-                    f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: run "
-                    "`homing init`, or use it once where it may be written"
-                )
-            if outdated:
-                self._bring_up(outdated)
+            outdated = self._make(missing)
             # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
             for table in missing:
                 self._missing.remove(table)
             return [str(table.name) for table in outdated]
+
+    def _make(self, tables: Sequence[Table]) -> list[Table]:
+        """Makes those of these tables that are missing, or brings them up to date; which they were."""
+        with self._reader.begin() as connection:
+            outdated = self._outdated(connection, tables)
+        if outdated and self._read_only:
+            raise StoreError(
+                f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: run "
+                "`homing init`, or use it once where it may be written"
+            )
+        if outdated:
+            self._bring_up(outdated)
+        return outdated
 
     def _bring_up(self, outdated: list[Table]) -> None:
         # Tables of any size may have to be changed, which takes as long as it takes.
@@ -348,6 +379,12 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
+            fault = tls_fault(error, self._url)
+            if fault is not None:
+                raise TlsError(
+                    f"cannot {doing} store {self._name!r}, because TLS with its server failed: {fault}. Nothing was "
+                    "sent; mend the certificate, or what the URL says of it"
+                ) from error
             text = f"cannot {doing} store {self._name!r}: {_cause(error)}"
             if is_away(error):
                 raise StoreUnavailableError(text) from error

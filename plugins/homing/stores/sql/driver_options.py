@@ -20,7 +20,7 @@ _POSTGRESQL = (
     "keepalives_interval", "load_balance_hosts", "port", "target_session_attrs", "tcp_user_timeout",
 )  # fmt: skip
 _MYSQL_TLS = (
-    "ssl_ca", "ssl_cert", "ssl_key", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "ssl_check_hostname",
+    "ssl_ca", "ssl_cert", "ssl_key", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity",
 )  # fmt: skip
 _MYSQL = ("connect_timeout", "read_timeout", "unix_socket", "write_timeout")
 
@@ -33,9 +33,11 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 
 
 def refuse_others(url: URL) -> None:
-    """Raises ConfigurationError for an option that is not for a URL to set."""
+    """Raises ConfigurationError for an option that is not for a URL to set, or is set twice."""
     allowed = ALLOWED[url.get_backend_name()]
-    for name in url.query:
+    for name, value in url.query.items():
+        if not isinstance(value, str) and name in allowed:
+            raise ConfigurationError(f"the option {name} is in the store's URL more than once")
         if name not in allowed:
             known = ", ".join(sorted(allowed)) or "none"
             raise ConfigurationError(

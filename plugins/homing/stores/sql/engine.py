@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from homing.errors import ConfigurationError, MissingExtraError
 from homing.stores.sql import durability, patience
+from homing.stores.sql.tls import driver_settings
 
 #: Set on an engine whose transactions only read.
 READING = "homing_reading"
@@ -26,16 +27,22 @@ _GRACE = 2.0
 _KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 
-def make_engine(url: URL, *, timeout: float | None, relaxed: bool = False, read_only: bool = False) -> Engine:
+def make_engine(
+    url: URL, *, timeout: float | None, relaxed: bool = False, read_only: bool = False, require_tls: bool = False
+) -> Engine:
     """An engine whose connections are durable, or fail at once; `relaxed` takes the server as it is. With `read_only`
-    the database refuses to write.
+    the database refuses to write. With `require_tls` nothing is ever sent in plain text.
 
     A server from which nothing is heard for `timeout` seconds is away. None waits for ever, for the few things that
     take as long as they take.
     """
     backend = url.get_backend_name()
+    url, secured = driver_settings(url, required=require_tls)
     # Parameters are payloads: they must not reach a log through an error text.
-    options: dict[str, Any] = {"hide_parameters": True, "connect_args": _connect_args(url, backend, timeout)}
+    options: dict[str, Any] = {
+        "hide_parameters": True,
+        "connect_args": {**_connect_args(url, backend, timeout), **secured},
+    }
     if timeout is not None:
         options["pool_timeout"] = timeout
     if backend == "sqlite" and read_only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Table
@@ -13,6 +14,7 @@ from homing.errors import UnstorableContentError
 from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
+from homing.stores.sql.header_columns import find_fault
 from homing.stores.sql.wake_up import notify
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
@@ -74,11 +76,18 @@ class Inserts:
         values = [{"priority": 0, **row} for row in new] if "priority" in names else new
         copied = own and len(new) >= _COPY_FROM and connection.dialect.driver == "psycopg"
         if not (copied and self._copy(connection, names, values)):
-            self._execute(connection, names, values)
+            self._execute(connection, values, names)
         # The store's own connections ask for it when they are made.
         notify(connection, self._channel, pledged=not own)
 
-    def _execute(self, connection: Connection, names: list[str], values: Iterable[Mapping[str, Any]]) -> None:
+    def find_fault(
+        self, connection: Connection, new: NewRows, columns: Mapping[str, str]
+    ) -> UnstorableContentError | None:
+        """Whose header the database refused; see `header_columns`. Nothing is stored."""
+        names = sorted({*new.columns(), *columns})
+        return find_fault(connection, columns, list(new), partial(self._execute, names=names))
+
+    def _execute(self, connection: Connection, values: Iterable[Mapping[str, Any]], names: list[str]) -> None:
         for chunk in chunks(values, _STATEMENTS):
             write_rows(connection, self._statement, names, chunk)
 

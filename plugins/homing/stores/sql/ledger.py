@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -12,12 +12,14 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, UnreadableMessageError
 from homing.excerpts import MOST_BYTES, excerpt
-from homing.ledger import DELIVERED, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
+from homing.ledger import DELIVERED, DONE_STATES, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
 from homing.portions import text_bytes
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table
+from homing.stores.sql.tombstones import Tombstones
 
+_OLD = 1000  # rows that are looked at at once when old ones are removed
 _SHOWN = 200  # characters of an error that is no JSON
 _KEYS = ("message_id", "table_id", "sequence", "flow")
 # What a later record replaces as long as the row is not done.
@@ -29,8 +31,12 @@ class SqlLedger(Ledger):
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._rows, self._steps = self.tables = ledger_table(name), steps_table(name)
-        database.require(*self.tables)
+        self._rows, self._steps = ledger_table(name), steps_table(name)
+        self._by_time = ledger_table(name, by_time=True)
+        database.require(self._rows, self._steps)
+        #: The messages that a person had removed from this ledger and its stores.
+        self.tombstones = Tombstones(database, name)
+        self.tables = (self._rows, self._steps, self.tombstones.table)
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
         steps, owner = self._steps.c, str(uuid.uuid4())
@@ -112,6 +118,72 @@ class SqlLedger(Ledger):
     def of_batch(self, batch_id: str, limit: int) -> list[MessageRef]:
         return self._refs(self._rows.c.batch_id == batch_id, limit=limit)
 
+    # -- removing ----------------------------------------------------------------------------------------------
+
+    @property
+    def table_name(self) -> str:
+        """Where the records are, results and snapshots with them."""
+        return self._rows.name
+
+    def done_before(self, seconds: float) -> Iterator[list[MessageRef]]:
+        """The messages of which all rows are done, and were recorded so many seconds ago or earlier; the oldest first,
+        a portion at a time. Where else there is something of them is for the caller to find out."""
+        c, after, until = self._rows.c, 0, self._database.now() - int(seconds * NANOSECONDS)
+        self._database.make(self._by_time)
+        while after < until:
+            times = sa.select(c.time_recorded).where(c.time_recorded > after, c.time_recorded <= until)
+            last = times.order_by(c.time_recorded).offset(_OLD - 1).limit(1)
+            end = self._database.read(lambda connection, last=last: connection.execute(last).scalar())  # type: ignore[misc]
+            upto = until if end is None else end
+            old = self._refs(c.time_recorded > after, c.time_recorded <= upto, c.state.in_(DONE_STATES))
+            yield self._only_done(old, until)
+            after = upto
+
+    def _only_done(self, refs: list[MessageRef], until: int) -> list[MessageRef]:
+        """Those of these messages that have no other row than such as are done, and as old."""
+        c, dialect = self._rows.c, self._database.dialect
+        kept = c.state.not_in(DONE_STATES) | (c.time_recorded > until)
+
+        def work(connection: Connection) -> list[MessageRef]:
+            others = set[MessageRef]()
+            for chunk in chunks({ref.id for ref in refs}, dialect.chunk):
+                rows = sa.select(c.table_id, c.sequence, c.message_id).where(dialect.among(c.message_id, chunk), kept)
+                others.update(MessageRef(*row) for row in connection.execute(rows))
+            return [ref for ref in refs if ref not in others]
+
+        return self._database.read(work) if refs else []
+
+    def remove(self, refs: Collection[MessageRef]) -> int:
+        """Removes what the ledger has of these messages, in one transaction; how many rows."""
+        c, steps, wanted = self._rows.c, self._steps, set(refs)
+        there = sa.select(c.table_id, c.sequence, c.message_id)
+        keys = {"old_table_id": c.table_id, "old_sequence": c.sequence, "old_id": c.message_id}
+        gone = self._rows.delete().where(*(column == sa.bindparam(key) for key, column in keys.items()))
+        suspected = sa.select(steps.c.run_id, steps.c.step, steps.c.suspect).where(steps.c.suspect.is_not(None))
+
+        def work(connection: Connection) -> int:
+            removed = 0
+            for chunk in chunks({ref.id for ref in wanted}, self._database.dialect.chunk):
+                rows = connection.execute(there.where(self._database.dialect.among(c.message_id, chunk)))
+                found = [ref for row in rows if (ref := MessageRef(*row)) in wanted]
+                removed += len(found)
+                if found:
+                    connection.execute(gone, [dict(zip(keys, ref, strict=True)) for ref in set(found)])
+            # Who died with one of them in hand is not asked for it later: it would be recorded again, as failed.
+            for run_id, step, suspect in connection.execute(suspected).all():
+                if _in_hand(suspect) in wanted:
+                    connection.execute(steps.delete().where(steps.c.run_id == run_id, steps.c.step == step))
+            return removed
+
+        return self._database.write(work)
+
+    def busy_until(self, run_ids: Collection[str]) -> int:
+        """When the last step of these runs that somebody may still record for ends, in Unix nanoseconds; 0 for now."""
+        c = self._steps.c
+        mine = self._database.dialect.among(c.run_id, list(run_ids))
+        latest = sa.select(sa.func.max(c.time_expires)).where(mine, c.time_expires > self._database.now())
+        return self._database.read(lambda connection: connection.execute(latest).scalar()) or 0 if run_ids else 0
+
     def _refs(self, *which: sa.ColumnElement[bool], limit: int | None = None) -> list[MessageRef]:
         c = self._rows.c
         statement = sa.select(c.table_id, c.sequence, c.message_id).distinct().where(*which)
@@ -160,6 +232,15 @@ class SqlLedger(Ledger):
 
     def _until(self, lease: float) -> int:
         return self._database.now() + int(lease * NANOSECONDS)
+
+
+def _in_hand(suspect: str) -> MessageRef | None:
+    """The one message that a step names as in hand; None where it names several, or what it says is unreadable."""
+    try:
+        named = decode(JSON, suspect)
+        return MessageRef(*named[: len(MessageRef._fields)]) if isinstance(named, list) else None
+    except (UnreadableMessageError, TypeError):
+        return None
 
 
 def _to_row(entry: Entry, run_id: str, now: int) -> dict[str, Any]:

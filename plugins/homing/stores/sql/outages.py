@@ -62,7 +62,7 @@ def is_away(error: SQLAlchemyError) -> bool:
         return False
     if error.connection_invalidated:
         return True
-    code = _code(error)
+    code = code_of(error)
     if isinstance(code, int):
         return code in _NUMBERS or code in _CLIENT or (code == 0 and isinstance(error, InterfaceError))
     if code is not None:
@@ -77,20 +77,20 @@ def is_missing_table(error: SQLAlchemyError) -> bool:
     """Whether a table is not there."""
     if not isinstance(error, DBAPIError):
         return False
-    return str(_code(error)) in _NO_TABLE or (_is_sqlite(error) and str(error.orig).startswith(_NO_TABLE_WORDS))
+    return str(code_of(error)) in _NO_TABLE or (_is_sqlite(error) and str(error.orig).startswith(_NO_TABLE_WORDS))
 
 
 def is_denied(error: SQLAlchemyError) -> bool:
     """Whether the database's user may not do this."""
-    return isinstance(error, DBAPIError) and str(_code(error)) in _NOT_PERMITTED
+    return isinstance(error, DBAPIError) and str(code_of(error)) in _NOT_PERMITTED
 
 
 def asks_again(error: DBAPIError) -> bool:
     """Whether the database asks for the transaction to be done once more."""
-    return str(_code(error)) in _AGAIN
+    return str(code_of(error)) in _AGAIN
 
 
-def _code(error: DBAPIError) -> str | int | None:
+def code_of(error: DBAPIError) -> str | int | None:
     """MySQL's number, or PostgreSQL's SQLSTATE."""
     original: Any = error.orig
     first = original.args[0] if original is not None and original.args else None

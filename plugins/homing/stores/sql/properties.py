@@ -22,6 +22,7 @@ from homing.stores.sql import driver_options
 from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
 from homing.stores.sql.durability import FULL, RELAXED
 from homing.stores.sql.schema import COLUMN_TYPES
+from homing.stores.tls import read_flag
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _REFRESH = 5.0  # seconds
@@ -54,6 +55,9 @@ class Properties:
     duplicate_window: float = 0.0
     #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
     purge_after: float = 0.0
+    #: The ledger of a message that is done with is removed so long after its last record, once the message itself was
+    #: purged; 0: kept for good.
+    ledger_retention: float = 0.0
     #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; `archived`, in a table
     #: of its own that is purged by days, on PostgreSQL; or `removed` at once.
     acknowledged: str = KEPT
@@ -134,17 +138,15 @@ class Options:
     timeout: float = TIMEOUT
     #: `full` refuses a server that may forget what it confirmed; `relaxed` takes it as it is.
     durability: str = FULL
+    #: Whether a server is spoken to only by TLS.
+    require_tls: bool = False
     #: Whether nothing may be written, not even a table that is missing. No option of a URL.
     read_only: bool = False
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        return tuple(self.columns or ())
 
 
 #: Every option of a URL that is the store's and not the database driver's.
 OPTION_NAMES = (
-    *("store", "partitions", "columns", "timeout", "durability"),
+    *("store", "partitions", "columns", "timeout", "durability", "require_tls"),
     *(field.name for field in fields(Properties)),
 )
 
@@ -159,7 +161,8 @@ def read_options(query: Mapping[str, Any]) -> Options:
     columns = _read_columns(given.pop("columns", ""))
     timeout = float(_number("timeout", given.pop("timeout", TIMEOUT), float, 1e-3))
     durability = _choice("durability", given.pop("durability", FULL))
-    return Options(name, Properties().changed(given), partitions, columns, timeout, durability)
+    require_tls = read_flag("require_tls", given.pop("require_tls", "false"))
+    return Options(name, Properties().changed(given), partitions, columns, timeout, durability, require_tls)
 
 
 def check_rest(url: URL) -> None:

@@ -15,8 +15,9 @@ from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import LEASED, TEXT, Message, decode
 from homing.stores.incoming import refuse_unfit
 from homing.stores.sql.database import NANOSECONDS
+from homing.stores.sql.header_columns import header_values
+from homing.stores.sql.texts import MOST_CHARACTERS, fault_of
 
-_MAX_ID = 255
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is said
@@ -49,11 +50,15 @@ _TEXTS = frozenset({str, type(None)})
 _new, _set = object.__new__, object.__setattr__
 
 
-def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence[str] = ()) -> dict[str, Any]:
+def to_row(
+    message: Message, now: int, *, partitions: int = 0, columns: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The values to insert, where they are not the column's default; raises UnstorableContentError for what cannot be
     stored."""
-    if type(message.id) is not str or not 0 < len(message.id) <= _MAX_ID:
-        raise UnstorableContentError(f"a message id is a text of 1 to {_MAX_ID} characters, not {message.id!r:.60}")
+    if type(message.id) is not str or not 0 < len(message.id) <= MOST_CHARACTERS:
+        raise UnstorableContentError(
+            f"a message id is a text of 1 to {MOST_CHARACTERS} characters, not {message.id!r:.60}"
+        )
     if type(message.priority) is not int or not -(2**31) <= message.priority < 2**31:
         raise UnstorableContentError(f"a priority is a whole number of 32 bits, not {message.priority!r:.60}")
     refuse_unfit(message)
@@ -70,8 +75,7 @@ def to_row(message: Message, now: int, *, partitions: int = 0, columns: Sequence
     row.update((name, value) for name, value in said.items() if value is not None and value != _DEFAULTS.get(name))
     if partitions:
         row["bucket"] = bucket_of(message.partition_key or message.session_id or message.id, partitions)
-    row.update((name, message.headers[name]) for name in columns if name in message.headers)
-    return row
+    return {**row, **header_values(message, columns)} if columns else row
 
 
 def plain_row(message_id: str, content: Any, now: int, *, partitions: int) -> dict[str, Any]:
@@ -288,9 +292,6 @@ def refuse_bad_text(name: str, text: str) -> None:
     """Raises UnstorableContentError for what no column of a text can keep."""
     if type(text) is not str:
         raise UnstorableContentError(f"a message's {name} is a text, not a {type(text).__name__}")
-    if len(text) > _MAX_ID:
-        raise UnstorableContentError(f"a message's {name} has at most {_MAX_ID} characters, not {len(text)}")
-    if "\0" in text or not m.is_unicode(text):
-        raise UnstorableContentError(
-            f"a message's {name} holds a NUL or a lone surrogate, which not every store can keep"
-        )
+    fault = fault_of(text)
+    if fault is not None:
+        raise UnstorableContentError(f"a message's {name} {fault}")

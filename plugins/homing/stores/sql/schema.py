@@ -189,8 +189,11 @@ def _index(name: str, columns: Sequence[Column[Any]], where: ColumnElement[bool]
     Index(f"{columns[0].table.name}__{name}", *columns, sqlite_where=where, postgresql_where=where)
 
 
-def ledger_table(store: str) -> Table:
-    """One row per (message, flow). Which message of its id: the identity of its table, and its number there."""
+def ledger_table(store: str, *, by_time: bool = False) -> Table:
+    """One row per (message, flow). Which message of its id: the identity of its table, and its number there.
+
+    `by_time` finds its oldest rows. Every record would pay for that index: only who removes old rows has it made.
+    """
     prefix = table_name(store)
     table = Table(
         f"{prefix}__ledger",
@@ -214,6 +217,8 @@ def ledger_table(store: str) -> Table:
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
     Index(f"{prefix}__ledger_batch", table.c.batch_id, table.c.state)
+    if by_time:
+        Index(f"{prefix}__ledger_time", table.c.time_recorded)
     return table
 
 
@@ -252,6 +257,22 @@ def operations_table(store: str) -> Table:
     )
     Index(f"{prefix}__operations_at", table.c.time_recorded)
     return table
+
+
+def forgotten_table(store: str) -> Table:
+    """The messages that a person had removed, when and why. An id may say who somebody is: of that there is only a
+    digest, of the whole reference."""
+    return Table(
+        f"{table_name(store)}__forgotten",
+        MetaData(),
+        Column("digest", String(64), primary_key=True),
+        Column("table_id", Key(16), nullable=False),
+        Column("sequence", BigInteger, nullable=False),
+        Column("reason", _LONG, nullable=False),
+        Column("time_asked", BigInteger, nullable=False),
+        Column("time_done", BigInteger),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
+    )
 
 
 def registry_table() -> Table:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import compress, count
 from operator import not_
 from typing import Any
@@ -20,7 +21,11 @@ from homing.errors import (
     ConfigurationError,
     LeaseLostError,
     NotInFlightError,
+    StoreError,
+    StoreUnavailableError,
+    TableMissingError,
     TooLargeError,
+    UnstorableContentError,
 )
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
@@ -46,8 +51,10 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
+from homing.stores.sql.removal import Removal
 from homing.stores.sql.scans import Scans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
+from homing.stores.sql.scrub import scrub
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.strays import Strays
 from homing.stores.sql.views import Views
@@ -106,6 +113,7 @@ class SqlStore(Store):
             read_only=options.read_only,
             timeout=options.timeout,
             durability=options.durability,
+            require_tls=options.require_tls,
         )
         self._database.require(self._table)
         self._check(self._options.properties)
@@ -118,6 +126,7 @@ class SqlStore(Store):
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
         self._views = Views(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, archive)
+        self._removal = Removal(self._database, self._table, name, archive)
         self._strays = Strays(self._database, self._table, name)
         #: Its tables, and who may do what with them.
         self.access = Access(self._database, self._table, name, self._live, archive)
@@ -166,7 +175,7 @@ class SqlStore(Store):
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._options.column_names
+        now, parts, columns = self._database.now(), self._options.partitions, self._options.columns
         new_ids, surely = _new_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
@@ -182,12 +191,36 @@ class SqlStore(Store):
         new = NewRows(contents, row)
         if not self._database.dialect.locks_rows:
             new.make()  # before anybody has to wait for this transaction
+        try:
+            self._insert(new, window, transaction)
+        except (StoreUnavailableError, TableMissingError):
+            raise
+        except StoreError:
+            fault = self._fault_of_a_header(new, transaction)
+            if fault is None:
+                raise
+            raise fault from None  # the database's own words may repeat what is in the header
+        return [one["id"] for one in new]
+
+    def _insert(self, new: NewRows, window: float, transaction: Any) -> None:
         if new and transaction is None:
             self._database.write(lambda connection: self._inserts.insert(connection, new, window))
         elif new:
             with self._database.within(transaction) as connection:
                 self._inserts.insert(connection, new, window, own=False)
-        return [one["id"] for one in new]
+
+    def _fault_of_a_header(self, new: NewRows, transaction: Any) -> UnstorableContentError | None:
+        if not self._options.columns:
+            return None
+        find = partial(self._inserts.find_fault, new=new, columns=self._options.columns)
+        if transaction is None:
+            return self._database.write(find)
+        with self._database.within(transaction) as connection:
+            return find(connection)
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self._live.current().max_message_bytes
 
     def refusal(self, message: Message) -> TooLargeError | None:
         """Why this store would not take a message of this size; None when it would."""
@@ -343,6 +376,28 @@ class SqlStore(Store):
     def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
         """How many messages `purge` would remove now."""
         return self._views.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
+
+    def remove(self, ids: Mapping[int, str]) -> int:
+        """Removes the messages of these numbers and ids, finished or not, with all this store has of them; how many.
+
+        A person's act: nothing delivers them after this. Raises StillHeldError, and removes none of them, while
+        somebody holds one.
+        """
+        return self._removal.remove(ids)
+
+    def require_free(self, ids: Mapping[int, str]) -> None:
+        """Raises StillHeldError, which says until when, while somebody holds one of these messages."""
+        self._removal.require_free(ids)
+
+    def tables(self) -> list[str]:
+        """The names of the tables that hold its messages."""
+        return self._removal.tables()
+
+    def scrub(self, tables: Sequence[str]) -> str | None:
+        """Has the database let go of what was removed from these tables of it, as far as a client can; what is left to
+        do, in words. Rewrites the whole file of a SQLite store. Raises StoreUnavailableError while others keep it from
+        that."""
+        return scrub(self._database, tables)
 
     def expire(self) -> int:
         """Keeps aside as dead, now, what is due for longer than its time to live and nobody holds; how many."""

@@ -16,6 +16,7 @@ from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.finding import Finder
+from homing.stores.sql.texts import is_keepable
 from homing.stores.sql.weights import portions_by_id, ranges
 
 Result = TypeVar("Result")
@@ -106,7 +107,7 @@ class Views:
             if ids is None:
                 return list(connection.execute(statement))
             found: list[Any] = []
-            for chunk in chunks(ids, self._database.dialect.chunk):
+            for chunk in chunks(filter(is_keepable, ids), self._database.dialect.chunk):
                 found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
             return sorted(found, key=lambda row: row.sequence)[:limit]
 

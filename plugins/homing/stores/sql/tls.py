@@ -1,0 +1,109 @@
+"""TLS towards a database: what a URL says about it, as its driver is told, and which of its errors are about it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from homing.errors import ConfigurationError
+from homing.stores.tls import client_context, fault_of, read_flag
+
+# libpq's modes in which nothing is ever sent in plain text.
+_SAFE_MODES = ("require", "verify-ca", "verify-full")
+# What libpq says when TLS is what failed. It is not translated, and not said of a connection that merely broke.
+_LIBPQ = (
+    "certificate verify failed", "does not match host name", "does not support SSL", "root certificate",
+    "certificate file", "private key", "valid client certificate", "alert unknown ca", "alert bad certificate",
+    "alert certificate", "could not get server's host name", "self-signed certificate",
+)  # fmt: skip
+_VERIFY_FAILED = "certificate verify failed"
+_MYSQL_TLS = 2026  # "SSL is required but the server doesn't support it", and the like
+_MYSQL_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity")
+_SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+_PROBE = 5.0  # seconds
+
+
+def refuse_plain_text(url: URL) -> None:
+    """Raises ConfigurationError for a URL by which something could be sent in plain text. Connects to nothing."""
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        raise ConfigurationError("require_tls is for stores on a server: a SQLite store is a file")
+    place = str(url.query.get("host") or url.host or "")
+    if "unix_socket" in url.query or not place or place.startswith(("/", "@")):
+        raise ConfigurationError("require_tls needs a host in the store's URL: there is no TLS through a local socket")
+    mode = url.query.get("sslmode", _SAFE_MODES[0])
+    if backend != "mysql" and mode not in _SAFE_MODES:
+        raise ConfigurationError(f"require_tls takes sslmode={', '.join(_SAFE_MODES)}, not {mode!r:.60}")
+    if read_flag("ssl_disabled", url.query.get("ssl_disabled", "false")):
+        raise ConfigurationError("require_tls and ssl_disabled=true contradict each other")
+
+
+def driver_settings(url: URL, *, required: bool) -> tuple[URL, dict[str, Any]]:
+    """The URL, and what the driver is told besides it, so that TLS is as the URL says.
+
+    MariaDB's driver gets a context of ours: between SQLAlchemy and it, `ssl_verify_cert` would lose the authority of
+    `ssl_ca`, and `false` be taken for true.
+    """
+    if required:
+        refuse_plain_text(url)
+    if url.get_backend_name() == "postgresql" and required:
+        # Said outright: the environment of the process has a say in what is left out.
+        mode = str(url.query.get("sslmode", _SAFE_MODES[0]))
+        return url.update_query_dict({"sslmode": mode}), {"gssencmode": "disable"}
+    if url.get_backend_name() != "mysql":
+        return url, {}
+    said = {name: url.query[name] for name in _MYSQL_OPTIONS if name in url.query}
+    url = url.difference_update_query(_MYSQL_OPTIONS)
+    if read_flag("ssl_disabled", said.pop("ssl_disabled", "false")):
+        return url, {"ssl_disabled": True}
+    return url, {"ssl": _mysql_context(said)} if said or required else {}
+
+
+def _mysql_context(said: Mapping[str, Any]) -> ssl.SSLContext:
+    known = "true" if "ssl_ca" in said else "false"
+    identity = read_flag("ssl_verify_identity", said.get("ssl_verify_identity", known))
+    verify = identity or read_flag("ssl_verify_cert", said.get("ssl_verify_cert", known))
+    return client_context(
+        ca_file=said.get("ssl_ca"),
+        cert_file=said.get("ssl_cert"),
+        key_file=said.get("ssl_key"),
+        verify=verify,
+        check_hostname=identity,
+    )
+
+
+def tls_fault(error: SQLAlchemyError, url: URL) -> str | None:
+    """What is wrong with TLS, if that is why there is no connection; None when it is not."""
+    original: Any = error.orig if isinstance(error, DBAPIError) else None
+    if original is None:
+        return None
+    if url.get_backend_name() == "mysql":
+        first = original.args[0] if original.args else None
+        return fault_of(original) or (str(original.args[-1]) if first == _MYSQL_TLS else None)
+    text = str(original)
+    if getattr(original, "sqlstate", None) is not None or not any(words in text for words in _LIBPQ):
+        return None
+    why = _ask_why(url) if _VERIFY_FAILED in text else None
+    return f"{text.strip()} ({why})" if why else text.strip()
+
+
+def _ask_why(url: URL) -> str | None:
+    """What libpq does not tell: why the certificate is not believed. Nothing is sent but the wish to speak TLS."""
+    root = str(url.query.get("sslrootcert", ""))
+    try:
+        context = ssl.create_default_context(cafile=None if root in ("", "system") else root)
+        context.check_hostname = False
+        with socket.create_connection((str(url.host), url.port or 5432), timeout=_PROBE) as plain:
+            plain.sendall(_SSL_REQUEST)
+            if plain.recv(1) != b"S":
+                return None
+            with context.wrap_socket(plain):
+                return None
+    except (OSError, ValueError) as error:
+        return fault_of(error)
