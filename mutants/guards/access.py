@@ -163,7 +163,7 @@ GUARDS = (
     guard(
         "only what was allowed or approved is replayed",
         "airflow/operators.py",
-        "if not by_hand.may_replay(stores.store, self.pipeline, context, ids):",
+        "if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):",
         "if False:",
         f"{_HAND}test_messages_that_were_slipped_in_are_not_replayed",
         f"{_HAND}test_who_asked_cannot_approve[ann-responder0]",

@@ -21,6 +21,7 @@ def test_init_makes_every_table_of_a_pipeline_once(homing: Shell) -> None:
         "homing_orders",
         "homing_orders__ledger",
         "homing_orders__steps",
+        "homing_orders__forgotten",
         "homing_orders__operations",
         "homing_orders_failures",
         "homing_orders_failures__operations",
