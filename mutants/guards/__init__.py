@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import Guard
 from mutants.guards import (
+    access,
     airflow,
     bus,
     delivery,
@@ -32,6 +33,7 @@ GUARDS: tuple[Guard, ...] = (
     *bus.GUARDS,
     *airflow.GUARDS,
     *size.GUARDS,
+    *access.GUARDS,
     *tls.GUARDS,
     *erasure.GUARDS,
     *trust.GUARDS,

@@ -254,4 +254,12 @@ GUARDS = (
         "        pass\n",
         f"{_SENDING}test_a_queue_that_is_made_anew_is_not_trusted_for_the_age_of_the_one_before[]",
     ),
+    guard(
+        "what waits for its next try waits by the broker's clock, not by that of whoever had it",
+        _STORE,
+        "        return envelope.waiting(parcel, self.name, seconds)\n",
+        "        return envelope.delayed(parcel, self.name, time.time() + seconds, time.time())\n",
+        f"{_WAITING}test_what_waits_for_its_next_try_waits_no_longer_where_the_clock_of_whoever_had_it_is_wrong"
+        "[postponed-3600.0]",
+    ),
 )

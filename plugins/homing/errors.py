@@ -6,6 +6,7 @@ HomingError
 │   ├── MissingExtraError       an optional package is not installed
 │   ├── NoSuchEntityError       a queue, topic, subscription or rule that does not exist
 │   ├── EntityExistsError       one that exists already
+│   ├── NotPermittedError       a database that does not let its user do this (also a StoreError)
 │   ├── TlsError                (a StoreError too) a server that cannot prove who it is, or does not speak TLS
 │   ├── ChainError              a HandlerChain that cannot be built
 │   └── ChainImportError        a chain that cannot be imported by its "module:attribute" name
@@ -94,6 +95,13 @@ class BindingError(ContentError):
 
 class StoreError(HomingError):
     """A store did not do what it was asked; the message is where it was."""
+
+
+class NotPermittedError(ConfigurationError, StoreError):
+    """The database lets its user in, and does not let him do this: waiting does not help, and no message is to blame.
+
+    The text says what to grant.
+    """
 
 
 class StoreUnavailableError(StoreError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from demo.airflow_api import AirflowApi
 from demo.pipeline import OrdersPipeline
 
 #: DAGs of the tests, beside those of the worked example.
@@ -29,8 +30,16 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipelin
         "APPROVED_STORE": f"sqlite:///{orders.home}/approved.db?store=approved",
         "APPROVED_DEAD_LETTERS": f"sqlite:///{orders.home}/approved.db?store=approved_dead",
     }
+    orders.airflow.users["reviewer"] = "admin"
     with orders.airflow:
         yield orders
+
+
+@pytest.fixture
+def reviewer(pipeline: OrdersPipeline) -> AirflowApi:
+    """Another user of the same Airflow, who may do the same."""
+    passwords = json.loads((pipeline.airflow.home / "passwords.json").read_text())
+    return AirflowApi(pipeline.airflow.url, "reviewer", passwords["reviewer"])
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

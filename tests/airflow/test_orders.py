@@ -16,13 +16,14 @@ from urllib.parse import quote
 import pytest
 import sqlalchemy as sa
 
-from demo.airflow_api import FINISHED, AirflowApiError, wait_until
+from demo.airflow_api import FINISHED, AirflowApi, AirflowApiError, wait_until
 from demo.crm import received, traces
 from demo.orders import expect, make_orders
 from demo.pipeline import OrdersPipeline
 from homing import Message
 from homing.delivery import Books, keep_books, open_pipeline_stores
 from homing.delivery.giving_up import give_up
+from homing.delivery.operations import REPLAY, read_operations
 
 SETTLED = 600.0
 
@@ -295,7 +296,7 @@ def test_the_command_line_proves_the_books_of_the_running_stack(pipeline: Orders
 
 
 def test_a_large_replay_delivers_nothing_when_it_is_rejected_and_is_asked_for_again_when_its_run_is_cleared(
-    pipeline: OrdersPipeline,
+    pipeline: OrdersPipeline, reviewer: AirflowApi
 ) -> None:
     airflow, dag = pipeline.airflow, "approved_replay"
     urls = airflow.env["APPROVED_STORE"], airflow.env["APPROVED_DEAD_LETTERS"]
@@ -307,25 +308,32 @@ def test_a_large_replay_delivers_nothing_when_it_is_rejected_and_is_asked_for_ag
         with open_pipeline_stores(*urls) as stores:
             return keep_books(stores, ["crm"]).total.delivered
 
-    def answered(run_id: str, option: str) -> dict[str, Any]:
+    def answered(who: AirflowApi, run_id: str, option: str) -> dict[str, Any]:
         """Answers until the run is over: a question whose answer Airflow lost is asked again."""
-        question = airflow.answer(dag, run_id, "approve", option)
+        question = who.answer(dag, run_id, "approve", option)
         while airflow.run(dag, run_id)["state"] not in FINISHED:
             with suppress(AirflowApiError):
-                airflow.answer(dag, run_id, "approve", option, timeout=5)
+                who.answer(dag, run_id, "approve", option, timeout=5)
         return question
 
     airflow.wait_for_dag(dag)
     airflow.unpause(dag)
-    rejected = airflow.trigger(dag, {"error_group": "homing dead-letter: GivenUp", "rate": 100})
-    question = answered(rejected, "Reject")
+    form = {"error_group": "homing dead-letter: GivenUp", "rate": 100, "reason": "they are wanted after all"}
+    rejected = airflow.trigger(dag, form)
+    question = answered(airflow, rejected, "Reject")
     assert question["subject"] == "Replay 2 messages of approved?"
     assert question["body"] == "- homing dead-letter: GivenUp: 2 messages, tries the whole chain again"
     assert airflow.task_states(dag, rejected)["replay"] == "skipped"
     assert delivered() == 0
 
     airflow.cli("dags", "clear", dag, "--run-id", rejected, "-y")
-    answered(rejected, "Approve")
+    airflow.answer(dag, rejected, "approve", "Approve")  # by who asked for it, which does not count
+    answered(reviewer, rejected, "Approve")
 
     assert airflow.run(dag, rejected)["state"] == "success"
     assert delivered() == 2
+    with open_pipeline_stores(*urls) as stores:
+        (told,) = [each for each in read_operations(stores.store) if each.what == REPLAY]
+    story = [(event.event, event.who) for event in told.events]
+    assert story == [("asked", "admin"), ("rejected", "admin"), ("approved", "reviewer"), ("done", "admin")]
+    assert told.why == "they are wanted after all"

@@ -216,3 +216,22 @@ def test_waiting_through_every_level_ends_in_the_queue(store: RabbitStore, chann
     channel.basic_publish(f"{name}.delay.{LEVELS - 1}", key, b"short", properties)
 
     assert eventually(store.retrieve).content == "short"
+
+
+@pytest.mark.parametrize("offset", [3600.0, -3600.0])
+@pytest.mark.parametrize("waits", ["postponed", "released"])
+def test_what_waits_for_its_next_try_waits_no_longer_where_the_clock_of_whoever_had_it_is_wrong(
+    open_one: Callable[..., RabbitStore], monkeypatch: pytest.MonkeyPatch, waits: str, offset: float
+) -> None:
+    wrong, right = open_one(backoff=0.2), open_one()
+    wrong.store("a", id="m1")
+    now = time.time
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: now() + offset)
+        message = take(wrong)
+        if waits == "postponed":
+            wrong.postpone(message, 0.2, attempts=1)
+        else:
+            wrong.acknowledge(message, success=False)
+
+    assert take(right).id == "m1"

@@ -42,7 +42,8 @@ def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, outpu
 def test_what_spark_shows_of_a_job_has_no_store_url_in_it(numbers: Numbers) -> None:
     batch = numbers.claim("run", {"n": 1})
 
-    plan = numbers.engine(batch, "process")._source_flow(batch.held(), None, Watch())._jdf.queryExecution().toString()
+    engine = numbers.engine(batch, "process")
+    plan = engine._source_flow(engine._read(batch.held(), None), Watch())._jdf.queryExecution().toString()
 
     assert "MapInArrow" in plan
     assert "sqlite" not in plan

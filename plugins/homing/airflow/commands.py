@@ -38,7 +38,8 @@ def _action(command: Command) -> Callable[[Namespace], None]:
         from homing.cli.main import run
 
         sys.path.append(settings.DAGS_FOLDER)  # where the chains are
-        raise SystemExit(run(command, arguments, Desk(find_url, lambda: [*VARIABLES, *_connections()])))
+        desk = Desk(find_url, lambda: [*VARIABLES, *_connections()], via="airflow homing")
+        raise SystemExit(run(command, arguments, desk))
 
     return act
 

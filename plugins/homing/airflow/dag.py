@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from homing.airflow.pipeline import SPARK_ABOVE, PipelineSpec
+from homing.airflow.pipeline import APPROVAL_WINDOW, SPARK_ABOVE, PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.errors import ConfigurationError
@@ -38,6 +38,7 @@ def delivery_dag(
     batch_size: int = 1000,
     lease: float = DEFAULT_LEASE,
     approve_replays_above: int | None = None,
+    approval_window: float = APPROVAL_WINDOW,
     spark_conn_id: str = "spark_default",
     work_dir: str | None = None,
     spark_above: int = SPARK_ABOVE,
@@ -49,7 +50,8 @@ def delivery_dag(
     `chain` is "module:attribute"; stores are URLs, `env:NAME` or ids of Airflow connections. What `source` holds, a
     RabbitMQ or Service Bus queue, is taken into the store by `listen`. A message that failed is replayed
     1 + `max_retries` times, `retry_interval` seconds apart, then dead-lettered; `retry` is a whole policy in place of
-    those two. Somebody must approve a replay of more than `approve_replays_above` messages. With a local master, up to
+    those two. Another person must approve a replay of more than `approve_replays_above` messages; what was replayed by
+    hand in the last `approval_window` seconds counts. With a local master, up to
     `spark_above` messages are worked on by one plain process, which is done before Spark would have started; 0 for
     always Spark. `dag_arguments` go to both DAGs.
 
@@ -73,10 +75,12 @@ def delivery_dag(
         lease=lease,
         work_dir=work_dir,
         spark_above=spark_above,
+        approve_replays_above=approve_replays_above,
+        approval_window=approval_window,
     )
     common = {"catchup": False, "start_date": START, "tags": ["homing"], **dag_arguments}
     spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}
     # One run at a time, and the next one listens as soon as it has ended.
     with DAG(name, schedule="@continuous", max_active_runs=1, **common) as first_pass:
-        add_first_pass(pipeline, spark, f"{name}_replay")
-    return first_pass, make_replay_dag(f"{name}_replay", pipeline, spark, common, approve_replays_above)
+        add_first_pass(pipeline, spark, pipeline.replay_dag_id)
+    return first_pass, make_replay_dag(pipeline.replay_dag_id, pipeline, spark, common)

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.log import mask_secret
 
 import homing
-from homing.airflow import handing_over, metrics
+from homing.airflow import by_hand, handing_over, metrics
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
@@ -65,6 +65,7 @@ class PipelineJobOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
         self._show_messages(context)
+        by_hand.note_clear(self.pipeline, context)
         size = self._hold(context, run_id)
         if not size:
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
@@ -290,6 +291,7 @@ class ReplayOperator(PipelineJobOperator):
         self.rate = rate
         self._names: list[str] = []
         self._held: list[Head] = []
+        self._begun = False
         self._replays = False
 
     def execute(self, context: Any) -> None:
@@ -300,6 +302,7 @@ class ReplayOperator(PipelineJobOperator):
                 super().execute(context)
                 return
             self._show_messages(context)
+            by_hand.note_clear(self.pipeline, context)
             if self._hold(context, run_id):
                 self._replay_here(run_id, rate)
         finally:
@@ -326,7 +329,14 @@ class ReplayOperator(PipelineJobOperator):
         show_messages(self, context, self._names)
 
     def _hold(self, context: Any, run_id: str) -> int:
-        with self.pipeline.open_batch(run_id) as batch:
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):
+                raise AirflowFailException(
+                    f"the replay of these {len(self._names)} messages was not approved: `select` selected others, or "
+                    "somebody changed its XCom since"
+                )
+            self._begun = True
+            batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
             size = batch.reclaim(self._names, self.pipeline.hold)
             self._held = batch.heads()
         metrics.count("replayed", size, pipeline=self.pipeline.name)
@@ -340,6 +350,16 @@ class ReplayOperator(PipelineJobOperator):
             metrics.settled(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")
+            self._write_down(context, len(left))
+
+    def _write_down(self, context: Any, left: int) -> None:
+        ti, ids = context["ti"], list(self.ids or ())
+        again = left and getattr(ti, "try_number", 0) <= getattr(ti, "max_tries", 0)
+        if again or not self._begun:
+            return
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            outcome = {"replayed": len(ids), "left": left}
+            by_hand.finish(stores.store, context, ids, done=not left, outcome=outcome)
 
     def on_kill(self) -> None:
         if not self._replays:

@@ -22,6 +22,9 @@ from homing.stores.sql import SqlStore
 #: What one process has done before Spark has started, unless each message takes very long.
 SPARK_ABOVE = 200
 
+#: What is replayed by hand counts for so long, in seconds.
+APPROVAL_WINDOW = 86_400.0
+
 _MAX_ID = 255
 _SHORTEST_LEASE = 60.0
 _RETRY = RetryPolicy(max_retries=3, interval=1.0)
@@ -49,6 +52,9 @@ class PipelineSpec:
     group: str = ""
     #: Up to so many messages are worked on without Spark, where that is on this machine anyway.
     spark_above: int = SPARK_ABOVE
+    #: So many may be replayed by hand within `approval_window` seconds before somebody else must approve it.
+    approve_replays_above: int | None = None
+    approval_window: float = APPROVAL_WINDOW
 
     @classmethod
     def of(
@@ -68,6 +74,8 @@ class PipelineSpec:
         work_dir: str | None = None,
         spark_above: int = SPARK_ABOVE,
         group: str = "",
+        approve_replays_above: int | None = None,
+        approval_window: float = APPROVAL_WINDOW,
     ) -> PipelineSpec:
         """The pipeline of the chain "module:attribute". Opens no store.
 
@@ -89,6 +97,8 @@ class PipelineSpec:
             source=source,
             group=group,
             spark_above=spark_above,
+            approve_replays_above=approve_replays_above,
+            approval_window=approval_window,
         )
 
     def __post_init__(self) -> None:
@@ -98,11 +108,22 @@ class PipelineSpec:
             raise ConfigurationError(f"batch_size is at least 1, not {self.batch_size!r}")
         if self.spark_above < 0:
             raise ConfigurationError(f"spark_above is a number of messages from 0 up, not {self.spark_above!r}")
+        if self.approve_replays_above is not None and self.approve_replays_above < 0:
+            raise ConfigurationError(
+                f"approve_replays_above is a number of messages from 0 up, not {self.approve_replays_above!r}"
+            )
+        if self.approval_window <= 0:
+            raise ConfigurationError(f"approval_window is a positive number of seconds, not {self.approval_window!r}")
         if self.lease < _SHORTEST_LEASE:
             raise ConfigurationError(
                 f"lease is at least {_SHORTEST_LEASE} seconds, Spark must start in it: {self.lease!r}"
             )
         self.task_arguments()
+
+    @property
+    def replay_dag_id(self) -> str:
+        """The DAG that replays what fails."""
+        return f"{self.name}_replay"
 
     @property
     def hold(self) -> float:

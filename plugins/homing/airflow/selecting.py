@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Param
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from homing.airflow import metrics
+from homing.airflow import by_hand, metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note
@@ -48,6 +48,7 @@ def replay_params() -> dict[str, Param]:
             title="Rate",
             description="Messages per second at most; runs in the task, unless handlers take DataFrames",
         ),
+        "reason": Param(None, type=text, title="Reason", description="Why, for whoever reads the operations later"),
         "dry_run": Param(False, type="boolean", title="Dry run", description="Say what would happen, deliver nothing"),
     }
 
@@ -70,6 +71,7 @@ class SelectOperator(BaseOperator):
         params = context["params"]
         selection = read_selection(params, getattr(context["dag_run"], "run_after", None))
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            by_hand.declare_rule(stores.store, self.pipeline, self.log)
             found = select(stores, selection)
             unknown = [] if found else self._unknown(stores, selection)
         if unknown:
@@ -96,7 +98,8 @@ class SelectOperator(BaseOperator):
 
 
 class ApproveReplayOperator(ApprovalOperator):
-    """Asks somebody before more than `above` messages are replayed; fewer pass at once.
+    """Asks somebody before more messages are replayed than the pipeline lets pass unasked. Replays by hand count
+    together for `approval_window` seconds, and who asked for one cannot approve it.
 
     Nobody else replays them while the question is open. It is asked again after a day, in another run, for this one may
     be gone. What is refused becomes dead letters: only people replay those.
@@ -104,19 +107,18 @@ class ApproveReplayOperator(ApprovalOperator):
 
     template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)
 
-    def __init__(self, *, pipeline: PipelineSpec, ids: Any, above: int, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineSpec, ids: Any, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
         self.pipeline = pipeline
         self.homing_pipeline = describe(pipeline)
         self.ids = ids
-        self.above = above
 
     def execute(self, context: Any) -> Any:
         names = read_names(self.ids)
-        if len(names) <= self.above:
-            self.log.info("%d messages need no approval", len(names))
-            return None
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            if by_hand.begin(stores.store, self.pipeline, context, names):
+                self.log.info("%d messages need no approval", len(names))
+                return None
             # From the stores: who approves is told what is there, and not what an XCom says of it.
             plan = say_plan(select(stores, Selection(ids=names)))
             Batch(stores, self.pipeline.run_key(context), self.pipeline.flows).put_off(names, _ASK_AGAIN)
@@ -125,12 +127,24 @@ class ApproveReplayOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
-        if event.get("chosen_options") == [self.REJECT]:
+        chosen, responder = event.get("chosen_options"), event.get("responded_by_user")
+        approved = chosen == [self.APPROVE]
+        if approved and (fault := by_hand.why_not(context, responder)):
+            note(self, context, f"The approval does not count: {fault}.")
+            raise AirflowException(f"the approval does not count: {fault}")  # tried again, it asks again
+        if approved or chosen == [self.REJECT]:
+            self._write_down(context, responder, approved=approved)
+        if chosen == [self.REJECT]:
             with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
                 refused = batch.reject(read_names(self.ids))
             metrics.settled(refused, self.pipeline.name)
             note(self, context, f"The replay was refused: {refused}.")
         return super().execute_complete(context, event)
+
+    def _write_down(self, context: Any, responder: Any, *, approved: bool) -> None:
+        by = str((responder or {}).get("name") or "(not known)")
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            by_hand.answer(stores.store, context, read_names(self.ids), approved=approved, by=by)
 
 
 def say_plan(failures: Sequence[Failure]) -> list[str]:

@@ -8,12 +8,12 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import DagRunTriggerException
 
-from homing.airflow import metrics
+from homing.airflow import by_hand, metrics
 from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
 from homing.airflow.telling import note, show_messages
-from homing.delivery import Settlement, work
+from homing.delivery import Settlement, open_pipeline_stores, work
 from homing.delivery.batch import STRANDED_AFTER
 from homing.errors import WorkDirError
 
@@ -33,6 +33,10 @@ class SettleOperator(BaseOperator):
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
+        if self.pipeline.approve_replays_above is not None:
+            # Before anything waits that the command line could replay.
+            with open_pipeline_stores(*self.pipeline.urls()) as stores:
+                by_hand.declare_rule(stores.store, self.pipeline, self.log)
         with self.pipeline.open_batch(run_id) as batch:
             # First: what lies there must not outlive the run's hold on its messages.
             self._clean_up(run_id)

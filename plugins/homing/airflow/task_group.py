@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import DAG, TaskGroup
 
 from homing.airflow.dag import START
-from homing.airflow.pipeline import SPARK_ABOVE, PipelineSpec
+from homing.airflow.pipeline import APPROVAL_WINDOW, SPARK_ABOVE, PipelineSpec
 from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.retry import RetryPolicy
@@ -37,6 +37,7 @@ class DeliveryTaskGroup(TaskGroup):
         batch_size: int = 1000,
         lease: float = DEFAULT_LEASE,
         approve_replays_above: int | None = None,
+        approval_window: float = APPROVAL_WINDOW,
         spark_conn_id: str = "spark_default",
         work_dir: str | None = None,
         spark_above: int = SPARK_ABOVE,
@@ -61,10 +62,12 @@ class DeliveryTaskGroup(TaskGroup):
             lease=lease,
             work_dir=work_dir,
             spark_above=spark_above,
+            approve_replays_above=approve_replays_above,
+            approval_window=approval_window,
             group=group,
         )
         spark = {"conn_id": spark_conn_id, "conf": dict(spark_conf or {})}
         with self:
-            add_first_pass(pipeline, spark, f"{name}_replay")
+            add_first_pass(pipeline, spark, pipeline.replay_dag_id)
         common = {"catchup": False, "start_date": START, "tags": ["homing"]}
-        self.replay_dag = make_replay_dag(f"{name}_replay", pipeline, spark, common, approve_replays_above)
+        self.replay_dag = make_replay_dag(pipeline.replay_dag_id, pipeline, spark, common)

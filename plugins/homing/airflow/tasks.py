@@ -37,7 +37,6 @@ def make_replay_dag(
     pipeline: PipelineSpec,
     spark: dict[str, Any],
     dag_arguments: dict[str, Any],
-    approve_replays_above: int | None,
 ) -> DAG:
     """select ─▶ (approve ─▶) replay ─▶ settle, in a DAG of its own."""
     # Failures would wait for a paused replay, and nobody pauses or unpauses it but by hand.
@@ -57,12 +56,11 @@ def make_replay_dag(
             **arguments,
         )
         settle = SettleReplayOperator(task_id="settle", pipeline=pipeline, **_BOOKKEEPING, **here).as_teardown()
-        if approve_replays_above is not None:
+        if pipeline.approve_replays_above is not None:
             approve = ApproveReplayOperator(
                 task_id="approve",
                 pipeline=pipeline,
                 ids=select.output,
-                above=approve_replays_above,
                 **_ASK,
                 **here,
             )

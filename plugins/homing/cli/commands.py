@@ -20,6 +20,7 @@ DEAD_LETTER_STORE = argument(
 OUTPUT = argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="how to show the answer")
 DRY_RUN = argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
 CHAIN = argument("--chain", metavar="MODULE:ATTRIBUTE", help="the chain of the pipeline")
+REASON = argument("--reason", help="why, for whoever reads the operations later")
 LIMIT = argument("--limit", type=int, default=100, help="how many at most (default: 100)")
 
 _PIPELINE = (STORE, DEAD_LETTER_STORE, OUTPUT)
@@ -34,6 +35,23 @@ _SELECTION = (
 )
 
 COMMANDS = (
+    Command(
+        "init",
+        "Make the tables of a pipeline, or bring them up to date, so that nothing else has to",
+        "homing.cli.preparing:init",
+        (REASON, DRY_RUN, *_PIPELINE),
+    ),
+    Command(
+        "grants",
+        "Print the GRANT statements of a role, for PostgreSQL",
+        "homing.cli.preparing:grants",
+        (
+            argument("--role", required=True, choices=("producer", "consumer", "operator", "auditor")),
+            argument("--to", required=True, metavar="NAME", help="the role of the database"),
+            STORE,
+            DEAD_LETTER_STORE,
+        ),
+    ),
     Command(
         "stores",
         "Count the messages of stores",
@@ -98,6 +116,7 @@ COMMANDS = (
             argument("--all", action="store_true", help="everything that has failed"),
             argument("--rate", type=float, help="messages per second at most"),
             argument("--chain", required=True, metavar="MODULE:ATTRIBUTE", help="the chain of the pipeline"),
+            REASON,
             DRY_RUN,
             *_PIPELINE,
         ),
@@ -120,6 +139,7 @@ COMMANDS = (
         (
             argument("--older-than", metavar="DURATION", help="finished for so long: PT24H, or seconds"),
             argument("--state", choices=(ACKNOWLEDGED, DEAD), default=ACKNOWLEDGED, help="(default: acknowledged)"),
+            REASON,
             DRY_RUN,
             *_PIPELINE,
         ),
@@ -140,6 +160,12 @@ COMMANDS = (
             DRY_RUN,
             *_PIPELINE,
         ),
+    ),
+    Command(
+        "operations",
+        "Who changed what, when and why",
+        "homing.cli.looking:operations",
+        (argument("--since", metavar="TIME", help="what was heard of since then"), LIMIT, STORE, OUTPUT),
     ),
     Command(
         "audit",

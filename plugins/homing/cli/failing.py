@@ -7,10 +7,11 @@ from uuid import uuid4
 
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
-from homing.delivery import Batch, Failure, Selection
+from homing.delivery import Batch, Failure, PipelineStores, Selection
 from homing.delivery.failures import group, select
 from homing.delivery.giving_up import give_up
 from homing.delivery.holding import resolve
+from homing.delivery.operations import DEAD_LETTER, REPLAY, described, named, operation, rule_of
 from homing.delivery.replaying import replay_here
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
@@ -43,14 +44,23 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             return DONE
         chain.refuse_dataframes()  # before anything is held
         batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
-        held = batch.reclaim([failure.ref for failure in found])
-        with chain:
-            tally = replay_here(stores, batch, chain, rate=arguments.rate)
-        settlement = batch.settle()
+        with operation(
+            stores.store,
+            REPLAY,
+            by=desk.operator,
+            why=arguments.reason,
+            messages=len(found),
+            selection=described(selection),
+            within=rule_of(stores.store),
+        ) as answer:
+            held = batch.reclaim([failure.ref for failure in found])
+            with chain:
+                tally = replay_here(stores, batch, chain, rate=arguments.rate)
+            settlement = batch.settle()
+            answer |= {"replayed": held, "delivered": settlement.acknowledged, "still_failing": settlement.released}
     busy = len(found) - held
     if busy:
         desk.tell(f"{busy} of them are being replayed by somebody else")
-    answer = {"replayed": held, "delivered": settlement.acknowledged, "still_failing": settlement.released}
     desk.show({**answer, "outcomes": dict(tally)}, arguments)
     return NOT_SO if settlement.released or busy else DONE
 
@@ -63,13 +73,23 @@ def dead_letter(arguments: Namespace, desk: Desk) -> int:
         waiting = stores.store.present(arguments.ids) | {
             one for one, refs in known.items() if any(ref.name in failed for ref in refs)
         }
-        moved = waiting if arguments.dry_run else give_up(stores, arguments.ids, arguments.reason)
+        moved = waiting if arguments.dry_run else _give_up(arguments, desk, stores)
     left = [message_id for message_id in arguments.ids if message_id not in moved]
     for message_id in left:
         desk.tell(f"homing: message {message_id} does not wait in store {stores.store.name!r}, or somebody holds it")
     desk.tell(f"{'would dead-letter' if arguments.dry_run else 'dead-lettered'} {len(moved)}")
     desk.show([{"id": message_id} for message_id in sorted(moved)], arguments)
     return NOT_SO if left else DONE
+
+
+def _give_up(arguments: Namespace, desk: Desk, stores: PipelineStores) -> set[str]:
+    ids, why = arguments.ids, arguments.reason
+    with operation(
+        stores.store, DEAD_LETTER, by=desk.operator, why=why, messages=len(ids), selection=named(ids)
+    ) as outcome:
+        moved = give_up(stores, ids, why)
+        outcome["dead_lettered"] = len(moved)
+    return moved
 
 
 def _selection(arguments: Namespace) -> Selection:

@@ -9,6 +9,7 @@ from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
 from homing.delivery import PipelineStores, erasure
 from homing.delivery.erasure import Traces
+from homing.delivery.operations import FORGET, operation
 from homing.delivery.private_folder import state_folder
 from homing.message import MessageRef
 from homing.stores.sql.tombstones import digest
@@ -33,8 +34,12 @@ def forget(arguments: Namespace, desk: Desk) -> int:
         places = arguments.work_dir or _default_work_dirs()
         removed = _seen(traces)
         if refs and not arguments.dry_run:
-            erased = erasure.forget(stores, refs, arguments.reason, work_dirs=places)
-            removed = {**erased.rows, "ledger": erased.ledger, "folders of runs": len(erased.folders)}
+            # Without their ids, which may say who somebody is.
+            begun = operation(stores.store, FORGET, by=desk.operator, why=arguments.reason, messages=len(refs))
+            with begun as outcome:
+                erased = erasure.forget(stores, refs, arguments.reason, work_dirs=places)
+                removed = {**erased.rows, "ledger": erased.ledger, "folders of runs": len(erased.folders)}
+                outcome.update(removed)
             _tell_rest(traces, [*erased.remarks, *_OUT_OF_REACH], desk)
     for text in unknown:
         desk.tell(f"homing: nothing is known of message {text} in store {stores.store.name!r}")

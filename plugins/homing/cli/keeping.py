@@ -10,6 +10,7 @@ from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
 from homing.delivery import Books, keep_books
 from homing.delivery.books import Column
+from homing.delivery.operations import PURGE, operation
 from homing.delivery.retention import count_trimmable, trim_ledger
 from homing.errors import ConfigurationError
 from homing.message import ACKNOWLEDGED, DEAD
@@ -28,7 +29,10 @@ def purge(arguments: Namespace, desk: Desk) -> int:
         if arguments.dry_run:
             answer = {"store": store.name, "would_remove": _purgeable(store, older_than, arguments.state)}
         else:
-            answer = {"store": store.name, "removed": store.purge(older_than, state=arguments.state)}
+            which = {"state": arguments.state, "older_than": older_than}
+            with operation(store, PURGE, by=desk.operator, why=arguments.reason, selection=which) as outcome:
+                outcome["removed"] = store.purge(older_than, state=arguments.state)
+            answer = {"store": store.name, **outcome}
         retention = store.properties.ledger_retention if _has_ledger(store) else 0.0
     if retention and arguments.state == ACKNOWLEDGED:
         answer |= _trim_ledger(arguments, desk, retention)

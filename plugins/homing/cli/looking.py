@@ -1,4 +1,4 @@
-"""stores, peek, list, show: looking without changing anything."""
+"""stores, peek, list, show, operations: looking without changing anything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
 from homing.delivery import PipelineStores
 from homing.delivery.holding import resolve
+from homing.delivery.operations import Operation, read_operations
 from homing.delivery.records import dead_letter_id
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, NotPermittedError
 from homing.message import AVAILABLE, Message
 from homing.store import COUNT, Store
 from homing.stores.sql import SqlStore
+from homing.times import parse_past
 
 
 def stores(arguments: Namespace, desk: Desk) -> int:
@@ -22,7 +24,7 @@ def stores(arguments: Namespace, desk: Desk) -> int:
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for reference in arguments.stores or _set(desk):
         with desk.open(reference) as store:
-            for place, row in _counted(store):
+            for place, row in _counted(store, desk):
                 rows.setdefault(place, row)
     desk.show(list(rows.values()), arguments)
     return DONE
@@ -70,6 +72,33 @@ def show(arguments: Namespace, desk: Desk) -> int:
     return DONE
 
 
+def operations(arguments: Namespace, desk: Desk) -> int:
+    """Who changed what, when and why, the oldest first."""
+    since = parse_past(arguments.since) if arguments.since else None
+    with desk.open(arguments.store) as store:
+        if not isinstance(store, SqlStore):
+            raise ConfigurationError(f"store {store.name!r} is in no database, and keeps no operations")
+        found = read_operations(store, since, limit=arguments.limit)
+    desk.show([_operation(each) for each in found], arguments)
+    return DONE
+
+
+def _operation(each: Operation) -> dict[str, Any]:
+    return {
+        "began": each.began,
+        "who": each.who,
+        "via": each.via,
+        "what": each.what,
+        "messages": each.messages,
+        "why": each.why,
+        "state": each.state,
+        "ended": each.ended,
+        "selection": each.selection,
+        "outcome": each.outcome,
+        "operation": each.id,
+    }
+
+
 def _set(desk: Desk) -> list[str]:
     """The known stores that are there; raises when there is none."""
     found = []
@@ -84,15 +113,21 @@ def _set(desk: Desk) -> list[str]:
     return found
 
 
-def _counted(store: Store) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     if not isinstance(store, SqlStore):
         counts = store.count() if COUNT in store.features else {}
         yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
         return
     for name in sorted({store.name, *store.siblings()}):
         with store.sibling(name) as each:
-            age = each.oldest_age()
-            about = {"store": name, "kind": each.place[0].partition(":")[0], **each.count()}
+            try:
+                age, counts = each.oldest_age(), each.count()
+            except NotPermittedError:
+                if name == store.name:
+                    raise
+                desk.tell(f"homing: store {name!r} lies there too, and is not for you to count")
+                continue
+            about = {"store": name, "kind": each.place[0].partition(":")[0], **counts}
             yield each.place, {**about, "oldest": None if age is None else round(age, 1)}
 
 

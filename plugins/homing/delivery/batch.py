@@ -72,6 +72,7 @@ class Batch:
         """Claims new messages, or finds the batch this run claimed before, with what of it failed since; how many."""
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
+        self._require_rights()
         held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease)
         self._try_move_dead()
         return held.size if held else 0
@@ -84,6 +85,7 @@ class Batch:
         its own.
         """
         names, mine = self._holding.names(wanted), set[str]()
+        self._require_rights()
 
         def again(store: SqlStore) -> None:
             ids = [self._holding.id_in(store, name) for name in names] if self._stores.hold_copies(store) else []
@@ -94,6 +96,14 @@ class Batch:
 
         self._holding.each(again)
         return sum(held.lease.size for held in self.held())
+
+    def _require_rights(self) -> None:
+        """Raises NotPermittedError where what is claimed could not be settled."""
+
+        def require(store: SqlStore) -> None:
+            store.access.require_consumer(*(self._stores.ledger.tables if store is self._stores.store else ()))
+
+        self._holding.each(require)
 
     def held(self) -> list[Held]:
         """What the run holds now, store by store."""

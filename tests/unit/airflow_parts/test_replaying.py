@@ -94,7 +94,7 @@ def test_a_form_that_selects_nothing_in_particular_is_refused(params: dict[str, 
 
 
 def test_every_field_of_the_form_is_one_that_is_read_and_its_defaults_fit_its_schema() -> None:
-    fields = {"batch", "ids", "error_group", "destination", "since", "until", "limit", "rate", "dry_run"}
+    fields = {"batch", "ids", "error_group", "destination", "since", "until", "limit", "rate", "reason", "dry_run"}
 
     assert set(replay_params()) == fields
     for param in replay_params().values():
@@ -214,7 +214,9 @@ def test_only_a_large_replay_needs_an_approval_and_is_described_as_the_stores_ha
         lambda self, context: asked.append((self.subject, self.body)),
     )
     with DAG("orders_replay", schedule=None):
-        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=failed[:2], above=2)
+        approve = ApproveReplayOperator(
+            task_id="approve", pipeline=replace(spec, approve_replays_above=2), ids=failed[:2]
+        )
     task = FakeTask()
     task.xcoms["plan"] = ["nothing of importance"]  # whoever may write XComs may say so
 
@@ -234,7 +236,7 @@ def asking(spec: PipelineSpec, failed: list[str], stores: PipelineStores) -> App
         connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
     with DAG("orders_replay", schedule=None):
         selected = SelectOperator(task_id="select", pipeline=spec)
-        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=failed, above=2)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=replace(spec, approve_replays_above=2), ids=failed)
         selected >> approve
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("airflow.providers.standard.operators.hitl.ApprovalOperator.execute", lambda *_: None)

@@ -22,6 +22,8 @@ def test_every_line_of_the_page_runs(homing: Shell, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("CRM", "up")
 
     for line in LINES:
+        if line.startswith("grants"):
+            continue  # of PostgreSQL: tests/unit/delivery/test_roles.py runs them all
         answer = homing(*shlex.split(line))
 
         assert answer.code == 0, f"homing {line}: {answer.err}"
@@ -38,7 +40,7 @@ def test_the_page_has_every_exit_code() -> None:
 
 
 def test_whatever_changes_something_has_a_dry_run() -> None:
-    changing = {"send", "replay", "dead-letter", "purge", "forget", "bench-claim"}
+    changing = {"init", "send", "replay", "dead-letter", "purge", "forget", "bench-claim"}
 
     assert changing == {
         command.name for command in COMMANDS if any("--dry-run" in each.flags for each in command.arguments)

@@ -134,7 +134,13 @@ def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
     parcel.properties.headers = {**(parcel.properties.headers or {}), DUE_AT: round(due * 1e6)}
     if due <= now:
         return parcel
-    exchange, routing_key, _ = delay_route(queue, due - now)
+    return waiting(parcel, queue, due - now)
+
+
+def waiting(parcel: Parcel, queue: str, seconds: float) -> Parcel:
+    """The same, to arrive in the queue after so many seconds, at most LONGEST, whatever the clock of this process says:
+    the next one who has it may have another."""
+    exchange, routing_key, _ = delay_route(queue, seconds)
     return Parcel(parcel.message_id, exchange, routing_key, parcel.properties, parcel.body)
 
 

@@ -243,15 +243,13 @@ class RabbitStore(Store):
         parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
         if not self._options.backoff:
             return parcel
-        now = time.time()
-        return envelope.delayed(parcel, self.name, now + self._doubled(self._options.backoff, deliveries), now)
+        return envelope.waiting(parcel, self.name, self._doubled(self._options.backoff, deliveries))
 
     def _postponed(self, delivery: Delivery, seconds: float, attempts: int) -> Parcel:
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         # As many deliveries as crashes: more would say of it that it came back although nobody gave it back.
         parcel = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
-        now = time.time()
-        return envelope.delayed(parcel, self.name, now + seconds, now)
+        return envelope.waiting(parcel, self.name, seconds)
 
     def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
         deliveries = delivery.deliveries

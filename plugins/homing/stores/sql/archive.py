@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from homing.errors import StoreUnavailableError
+from homing.errors import HomingError, StoreUnavailableError
+from homing.stores.sql import days
 from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.schema import archive_table
 
 log = logging.getLogger(__name__)
 
-_DAY = 86_400 * NANOSECONDS
 # A day is dropped no sooner than this after its end: somebody may still be archiving what he acknowledged at midnight.
 _GRACE = 3_600 * NANOSECONDS
 _PURGE_CHUNK = 5_000
@@ -42,6 +42,16 @@ class Archive:
             self._required = True
             self._database.require(self.table)
 
+    def make(self) -> None:
+        """Has the table made now; where that cannot be done, nothing else is held up by it."""
+        self.require()
+        try:
+            self._database.prepare()
+        except HomingError:
+            self._required = False
+            self._database.do_without(self.table)
+            raise
+
     def is_there(self, connection: Connection) -> bool:
         """Whether anybody ever archived something."""
         if not self.seen:
@@ -51,21 +61,17 @@ class Archive:
 
     def prepare(self, now: int) -> None:
         """Makes sure that there is room for what is acknowledged now."""
-        day = now // _DAY
+        day = now // days.LENGTH
         if day not in self._days:
             self._database.write(lambda connection: self.make_room(connection, now))
             self._days = {day}
 
     def make_room(self, connection: Connection, now: int) -> None:
         """The same within a transaction that may not come to its end."""
-        day = now // _DAY
+        day = now // days.LENGTH
         if day in self._existing(connection):
             return
-        self._database.dialect.lock_schema(connection)
-        connection.exec_driver_sql(
-            f'CREATE TABLE IF NOT EXISTS "{self._name(day)}" PARTITION OF "{self.table.name}" '
-            f"FOR VALUES FROM ({day * _DAY}) TO ({(day + 1) * _DAY})"
-        )
+        days.make(connection, self.table, day)
 
     def moving(self, mine: sa.ColumnElement[bool]) -> sa.Insert:
         """A statement that moves these messages here, acknowledged at `new_time_acked`."""
@@ -84,12 +90,13 @@ class Archive:
 
     def purge(self, until: int) -> int:
         """Drops the days that ended before then, and removes what is as old in the day that did not; how many."""
-        days = self._database.read(self._existing)
+        existing = self._database.read(self._existing)
         removed = 0
-        for day in days:
-            if (day + 1) * _DAY <= min(until, self._database.now() - _GRACE):
+        for day in existing:
+            self.require()  # whoever made it may have known of no function for its days
+            if (day + 1) * days.LENGTH <= min(until, self._database.now() - _GRACE):
                 removed += self._drop(day)
-            elif day * _DAY <= until:
+            elif day * days.LENGTH <= until:
                 removed += self._delete(day, until)
         return removed
 
@@ -112,13 +119,8 @@ class Archive:
         """How many messages went with the day. It stays, until the next time, when others keep it in use."""
 
         def work(connection: Connection) -> int:
-            self._database.dialect.lock_schema(connection)
-            if day not in self._existing(connection):
-                return 0
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
-            count = int(connection.exec_driver_sql(f'SELECT count(*) FROM "{self._name(day)}"').scalar_one())  # noqa: S608
-            connection.exec_driver_sql(f'DROP TABLE "{self._name(day)}"')
-            return count
+            return days.drop(connection, self.table, day)
 
         try:
             return self._database.write(work)
@@ -129,14 +131,16 @@ class Archive:
             return 0
 
     def _delete(self, day: int, until: int) -> int:
-        name, removed = self._name(day), 0
+        # By the archive's name: of its days, a consumer has no rights of its own. The times tell the one day.
+        name, removed = self.table.name, 0
         statement = sa.text(
-            f'DELETE FROM "{name}" WHERE ctid = ANY(ARRAY('  # noqa: S608
-            f'SELECT ctid FROM "{name}" WHERE time_acked <= :until LIMIT {_PURGE_CHUNK}))'
+            f'DELETE FROM "{name}" WHERE time_acked BETWEEN :begin AND :until AND ctid = ANY(ARRAY('  # noqa: S608
+            f'SELECT ctid FROM "{name}" WHERE time_acked BETWEEN :begin AND :until LIMIT {_PURGE_CHUNK}))'
         )
+        until = min(until, (day + 1) * days.LENGTH - 1)
 
         def work(connection: Connection) -> int:
-            return int(connection.execute(statement, {"until": until}).rowcount)
+            return int(connection.execute(statement, {"begin": day * days.LENGTH, "until": until}).rowcount)
 
         while (gone := self._database.write(work)) == _PURGE_CHUNK:
             removed += gone

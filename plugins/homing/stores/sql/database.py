@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy
@@ -20,14 +21,22 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 
 from homing.calling.forks import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
-from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TableMissingError, TlsError
+from homing.errors import (
+    ConfigurationError,
+    NotPermittedError,
+    StoreError,
+    StoreUnavailableError,
+    TableMissingError,
+    TlsError,
+)
 from homing.stores.sql import upgrade
 from homing.stores.sql.complaints import complaint
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
 from homing.stores.sql.engine import READING, descriptor_of, make_engine
 from homing.stores.sql.gate import Gate
-from homing.stores.sql.outages import asks_again, is_away, is_missing_table
+from homing.stores.sql.outages import asks_again, is_away, is_denied, is_missing_table
+from homing.stores.sql.roles import Right, lacking
 from homing.stores.sql.schema import NowInNanoseconds
 from homing.stores.sql.tls import tls_fault
 
@@ -62,8 +71,7 @@ class Database:
         durability: str = FULL,
         require_tls: bool = False,
     ) -> None:
-        url = with_driver(url)
-        self._url = url
+        self._url = url = with_driver(url)
         # Whoever only reads loses nothing.
         self._relaxed = durability == RELAXED or read_only
         self._make_engine = partial(
@@ -150,7 +158,12 @@ class Database:
 
     def require(self, *tables: Table) -> None:
         """These tables are made, where they are missing, before the next transaction."""
-        self._missing.extend(tables)
+        known = {table.name for table in self._missing}
+        self._missing.extend(table for table in tables if table.name not in known)
+
+    def do_without(self, table: Table) -> None:
+        """This table is not required any more, if it could not be made."""
+        self._missing = [each for each in self._missing if each is not table]
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` in a transaction: committed when it returns, or nothing of it happened.
@@ -282,34 +295,84 @@ class Database:
         with self.translated("change the tables of"), self._inside():
             self._make_schema()
             with self._lock:
-                self._bring_up([table])
+                self._make([table])
 
-    def _make_schema(self) -> None:
-        if not self._missing:
+    def prepare(self) -> list[str]:
+        """Makes now what is missing of the required tables, or brings it up to date; which tables that were."""
+        with self.translated("make the tables of"), self._inside():
+            return self._make_schema()
+
+    def plan(self) -> dict[str, list[str]]:
+        """What `prepare` would do now, table by table, in SQL where they are made anew."""
+        with self.translated("read from"), self._inside(), self._looking() as connection:
+            return upgrade.plan(connection, self._outdated(connection, self._missing))
+
+    def outdated(self) -> list[str]:
+        """The required tables that are missing, or of an older version."""
+        with self.translated("read from"), self._inside(), self._looking() as connection:
+            return [str(table.name) for table in self._outdated(connection, self._missing)]
+
+    @contextmanager
+    def _looking(self) -> Iterator[Connection]:
+        """A connection that makes no file where there is none."""
+        file = self._url.database if self._gate else None
+        if file is None or Path(file).exists():
+            with self._reader.begin() as connection:
+                yield connection
             return
+        empty = sqlalchemy.create_engine("sqlite://")
+        with empty.begin() as connection:
+            yield connection
+        empty.dispose()
+
+    def lacking(self, wanted: Sequence[Right]) -> list[Right]:
+        """Those of these rights that the database's user does not have, where the database can be asked."""
+        if not self.dialect.tells_rights:
+            return []
+        return self.read(lambda connection: lacking(connection, wanted))
+
+    def _outdated(self, connection: Connection, tables: Iterable[Table]) -> list[Table]:
+        return [table for table in tables if not upgrade.is_current(connection, table)]
+
+    def _make_schema(self) -> list[str]:
+        if not self._missing:
+            return []
         with self._lock:
             missing = list(self._missing)
-            self._bring_up(missing)
+            outdated = self._make(missing)
             # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
             for table in missing:
                 self._missing.remove(table)
+            return [str(table.name) for table in outdated]
 
-    def _bring_up(self, tables: Sequence[Table]) -> None:
+    def _make(self, tables: Sequence[Table]) -> list[Table]:
+        """Makes those of these tables that are missing, or brings them up to date; which they were."""
         with self._reader.begin() as connection:
-            outdated = [table for table in tables if not upgrade.is_current(connection, table)]
+            outdated = self._outdated(connection, tables)
         if outdated and self._read_only:
             raise StoreError(
-                f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: use "
-                "it once where it may be written"
+                f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: run "
+                "`homing init`, or use it once where it may be written"
             )
         if outdated:
-            # Tables of any size may have to be changed, which takes as long as it takes.
-            patient = self._make_engine(timeout=None)
-            try:
-                with patient.begin() as connection:
-                    upgrade.bring_up(connection, self.dialect, outdated)
-            finally:
-                patient.dispose()
+            self._bring_up(outdated)
+        return outdated
+
+    def _bring_up(self, outdated: list[Table]) -> None:
+        # Tables of any size may have to be changed, which takes as long as it takes.
+        patient = self._make_engine(timeout=None)
+        try:
+            with patient.begin() as connection:
+                upgrade.bring_up(connection, self.dialect, outdated)
+        except DBAPIError as error:
+            if not is_denied(error):
+                raise
+            raise NotPermittedError(
+                f"store {self._name!r} has no table {outdated[0].name} of this version, and the database's user may "
+                f"not make it: run `homing init` once as a user who may"
+            ) from error
+        finally:
+            patient.dispose()
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
@@ -326,6 +389,10 @@ class Database:
             text = f"cannot {doing} store {self._name!r}: {complaint(error)}"
             if is_away(error):
                 raise StoreUnavailableError(text) from None
+            if is_denied(error):
+                raise NotPermittedError(
+                    f"{text}. Nothing was changed; `homing grants` prints what the roles of a pipeline need"
+                ) from None
             if is_missing_table(error):
                 raise TableMissingError(
                     f"{text}. Somebody dropped or renamed it, and what it held with it: restore it, or open the store "

@@ -26,7 +26,8 @@ _DRIVERS = {
     "mariadb": ("mysql+pymysql", "pymysql", "mysql"),
 }
 
-_SCHEMA_LOCK = 0x686F6D696E67  # "homing"
+#: The number of the advisory lock of whoever changes tables: "homing".
+SCHEMA_LOCK = 0x686F6D696E67
 SCHEMA_PATIENCE = 60  # seconds MySQL waits for whoever changes tables; the others have limits of their own
 
 
@@ -58,6 +59,8 @@ class Dialect:
     keeps_types = True
     #: Whether a transaction may see what others have not committed yet.
     reads_uncommitted = False
+    #: Whether it has users whose rights can be asked for.
+    tells_rights = True
 
     def insert_new(self, table: Table) -> sa.Insert:
         """An insert that leaves out what is there already, by id."""
@@ -109,7 +112,7 @@ class Dialect:
 
     def lock_schema(self, connection: Connection) -> None:
         """Keeps every other process from changing tables until the transaction ends, or `unlock_schema`."""
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(SCHEMA_LOCK)))
 
     def unlock_schema(self, connection: Connection) -> None:
         """For databases whose schema changes end transactions."""
@@ -129,6 +132,7 @@ class RowByRow(Dialect):
 
 class Sqlite(RowByRow):
     locks_rows = False
+    tells_rights = False
     drops_partitions = False
     keeps_types = False
 
@@ -161,6 +165,7 @@ class Mysql(RowByRow):
     # Until the server says what its own is.
     most_at_once, called = 16 * 2**20, "max_allowed_packet, which can be raised,"
     quotes = True
+    tells_rights = False
     drops_partitions = False
     reads_uncommitted = True
 

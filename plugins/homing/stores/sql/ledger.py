@@ -32,13 +32,12 @@ class SqlLedger(Ledger):
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._rows = ledger_table(name)
-        self._steps = steps_table(name)
-        self._work = work_table(name)
+        self._rows, self._steps, self._work = ledger_table(name), steps_table(name), work_table(name)
         self._by_time = ledger_table(name, by_time=True)
         database.require(self._rows, self._steps, self._work)
         #: The messages that a person had removed from this ledger and its stores.
         self.tombstones = Tombstones(database, name)
+        self.tables = (self._rows, self._steps, self._work, self.tombstones.table)
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
         steps, owner = self._steps.c, str(uuid.uuid4())

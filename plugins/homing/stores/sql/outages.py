@@ -1,4 +1,5 @@
-"""What a database's error means: that it is away for now, that a table is gone, or something else.
+"""What a database's error means: that it is away for now, that a table is gone, that something is not permitted, or
+something else.
 
 Away is whatever passes without anybody changing a message, a statement or a table: a server that cannot be reached,
 starts, stops, is only to be read from, is full, or has too many who ask.
@@ -46,6 +47,9 @@ _WORDS = (
 _NO_TABLE = ("42P01", "1146", "1932")
 _NO_TABLE_WORDS = "no such table"
 
+# A right that was not granted: on a schema, a table, a column, a routine.
+_NOT_PERMITTED = ("42501", "1142", "1143", "1227", "1370")
+
 # What databases say when two transactions wait for each other, or one was overtaken.
 _AGAIN = ("40P01", "40001", "1213", "1020")
 
@@ -74,6 +78,11 @@ def is_missing_table(error: SQLAlchemyError) -> bool:
     if not isinstance(error, DBAPIError):
         return False
     return str(code_of(error)) in _NO_TABLE or (is_sqlite(error) and str(error.orig).startswith(_NO_TABLE_WORDS))
+
+
+def is_denied(error: SQLAlchemyError) -> bool:
+    """Whether the database's user may not do this."""
+    return isinstance(error, DBAPIError) and str(code_of(error)) in _NOT_PERMITTED
 
 
 def asks_again(error: DBAPIError) -> bool:

@@ -191,14 +191,15 @@ class LiveProperties:
         self._database = database
         self._registry = registry
         self._table = table
-        self._given = given
+        #: What this consumer's URL says.
+        self.given = given
         self._current = given
         self._looked: float | None = None
 
     def current(self, transaction: Any = None) -> Properties:
         """The properties, for what is done in the caller's `transaction` too."""
         if self._looked is None or time.monotonic() - self._looked > _REFRESH:
-            self._current = self._given.changed(self._look(transaction))
+            self._current = self.given.changed(self._look(transaction))
             self._looked = time.monotonic()
         return self._current
 
@@ -211,7 +212,7 @@ class LiveProperties:
 
     def change(self, values: Mapping[str, Any]) -> Properties:
         """Sets properties for every consumer; None gives one back to what each consumer says itself."""
-        self._given.changed({name: value for name, value in values.items() if value is not None})
+        self.given.changed({name: value for name, value in values.items() if value is not None})
 
         def work(connection: Connection) -> None:
             # Nobody else changes one meanwhile: what he sets would be lost.
@@ -226,8 +227,8 @@ class LiveProperties:
 
     def touch(self) -> None:
         """Writes what is there already, to find out whether anything can be written."""
-        name = self._registry.c.name
-        statement = self._registry.update().where(name == self._table).values(name=name)
+        c = self._registry.c
+        statement = self._registry.update().where(c.name == self._table).values(properties=c.properties)
         self._database.write(lambda connection: connection.execute(statement))
 
     def _shared(self, connection: Connection, *, locked: bool = False) -> dict[str, Any]:

@@ -88,6 +88,8 @@ def _mysql_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> s
 #: In a column's `info`: what it was called before; and that it has the identity of its table.
 WAS = "was"
 IDENTITY = "identity"
+#: In a table's `info`: it is cut into days.
+DAYS = "days"
 
 _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "sqlite_autoincrement": True}
 
@@ -155,6 +157,7 @@ def archive_table(messages: Table) -> Table:
         MetaData(),
         *(Column(column.name, column.type, nullable=column.name != "time_acked") for column in messages.c),
         postgresql_partition_by="RANGE (time_acked)",
+        info={DAYS: True},
     )
     Index(f"{table.name}_sequence", table.c.sequence)
     Index(f"{table.name}_batch", table.c.batch_id, postgresql_where=table.c.batch_id.is_not(None))
@@ -231,6 +234,29 @@ def steps_table(store: str) -> Table:
         Column("suspect", _LONG),
         **{**_OPTIONS, "sqlite_autoincrement": False},
     )
+
+
+def operations_table(store: str) -> Table:
+    """What people and DAGs did to a pipeline: rows are added, and never changed or removed."""
+    prefix = table_name(store)
+    table = Table(
+        f"{prefix}__operations",
+        MetaData(),
+        # Several rows tell the story of one operation: that it began, and how it ended.
+        Column("operation", Key(255), primary_key=True),
+        Column("event", Key(16), primary_key=True),
+        Column("time_recorded", BigInteger, nullable=False),
+        Column("what", String(32), nullable=False),
+        Column("who", String(255), nullable=False),
+        Column("via", String(32), nullable=False),
+        Column("why", _LONG),
+        Column("messages", Integer),
+        Column("selection", _LONG),
+        Column("outcome", _LONG),
+        **{**_OPTIONS, "sqlite_autoincrement": False},
+    )
+    Index(f"{prefix}__operations_at", table.c.time_recorded)
+    return table
 
 
 def forgotten_table(store: str) -> Table:

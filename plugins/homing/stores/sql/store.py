@@ -31,6 +31,7 @@ from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.sql import rows
+from homing.stores.sql.access import Access
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claimed import Claimed
@@ -39,6 +40,7 @@ from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.finding import Finder, Wanted
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
+from homing.stores.sql.operations import SqlOperations
 from homing.stores.sql.properties import (
     ARCHIVED,
     OPTION_NAMES,
@@ -84,7 +86,7 @@ class SqlStore(Store):
     """Messages in a SQL table.
 
     What it does is parted among objects that share the table: `Inserts`, `Finder`, `Claims`, `Settlements`, `Views`,
-    `Batches`.
+    `Batches`, `Access`.
     """
 
     features = contract.STORE_FEATURES["sql"]
@@ -126,6 +128,8 @@ class SqlStore(Store):
         self._batches = Batches(self._database, self._table, archive)
         self._removal = Removal(self._database, self._table, name, archive)
         self._strays = Strays(self._database, self._table, name)
+        #: Its tables, and who may do what with them.
+        self.access = Access(self._database, self._table, name, self._live, archive)
         self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
@@ -401,7 +405,10 @@ class SqlStore(Store):
 
     def configure(self, **properties: Any) -> Properties:
         """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
-        self._check(Properties().changed({name: value for name, value in properties.items() if value is not None}))
+        changed = Properties().changed({name: value for name, value in properties.items() if value is not None})
+        self._check(changed)
+        if changed.acknowledged == ARCHIVED:
+            self.access.make_archive()  # who acknowledges later may have no right to make tables
         return self._live.change(properties)
 
     @property
@@ -412,6 +419,10 @@ class SqlStore(Store):
     def ledger(self) -> SqlLedger:
         """The delivery ledger kept beside this store."""
         return SqlLedger(self._database, self.name)
+
+    def operations(self) -> SqlOperations:
+        """What people and DAGs did to this store and its pipeline."""
+        return SqlOperations(self._database, self.name)
 
     def siblings(self) -> list[str]:
         """The names of all stores in this database, this one included once it has been used."""
@@ -526,6 +537,7 @@ class SqlStore(Store):
 
     def _claim(self, wanted: Wanted) -> Claimed:
         properties = self._live.current()
+        self.access.require_consumer()
         self._bring_back_strays()
         rate = properties.rate if wanted.ids is None else 0.0
         allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")

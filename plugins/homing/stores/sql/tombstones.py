@@ -30,8 +30,8 @@ class Tombstones:
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
-        self._table = forgotten_table(name)
-        database.require(self._table)
+        self.table = forgotten_table(name)
+        database.require(self.table)
 
     def begin(self, refs: Sequence[MessageRef], reason: str) -> None:
         """Notes that these messages are being forgotten. One that was before keeps its time and reason."""
@@ -40,23 +40,23 @@ class Tombstones:
             {"digest": key, "table_id": ref.table_id, "sequence": ref.sequence, "reason": reason, "time_asked": now}
             for key, ref in digests.items()
         ]
-        statement = self._database.dialect.upsert(self._table, ["digest"], {"time_done": lambda _: sa.null()})
+        statement = self._database.dialect.upsert(self.table, ["digest"], {"time_done": lambda _: sa.null()})
         self._database.write(lambda connection: connection.execute(statement, values))
 
     def finish(self, refs: Sequence[MessageRef]) -> None:
         """Nothing of these messages is left."""
-        c, now = self._table.c, self._database.now()
+        c, now = self.table.c, self._database.now()
 
         def work(connection: Connection) -> None:
             for chunk in chunks(map(digest, refs), self._database.dialect.chunk):
                 mine = self._database.dialect.among(c.digest, chunk)
-                connection.execute(self._table.update().where(mine).values(time_done=now))
+                connection.execute(self.table.update().where(mine).values(time_done=now))
 
         self._database.write(work)
 
     def unfinished(self, message_ids: Collection[str]) -> list[MessageRef]:
         """The messages of these ids that somebody began to forget, and did not come to an end."""
-        c = self._table.c
+        c = self.table.c
         statement = sa.select(c.digest, c.table_id, c.sequence).where(c.time_done.is_(None)).order_by(c.sequence)
         found = self._database.read(lambda connection: connection.execute(statement).all())
         meant = ((row.digest, MessageRef(row.table_id, row.sequence, one)) for row in found for one in message_ids)
@@ -64,7 +64,7 @@ class Tombstones:
 
     def all(self) -> list[Tombstone]:
         """Every one, in the order in which they were asked for."""
-        c = self._table.c
+        c = self.table.c
         statement = sa.select(c.digest, c.reason, c.time_asked, c.time_done).order_by(c.time_asked, c.digest)
         found = self._database.read(lambda connection: connection.execute(statement).all())
         return [

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.engine import Connection
-from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, ExecutableDDLElement
 
 from homing.errors import ConfigurationError
+from homing.stores.sql import days
 from homing.stores.sql.dialects import Dialect
-from homing.stores.sql.schema import IDENTITY, NO_IDENTITY, WAS, registry_table
+from homing.stores.sql.schema import DAYS, IDENTITY, NO_IDENTITY, WAS, registry_table
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ def is_current(connection: Connection, table: Table) -> bool:
         return False
     there = {column["name"] for column in inspector.get_columns(table.name)}
     indexes = {index["name"] for index in inspector.get_indexes(table.name)}
+    if DAYS in table.info and not days.is_there(connection, table):
+        return False
     return there >= set(table.c.keys()) and indexes >= {index.name for index in table.indexes}
 
 
@@ -69,9 +72,52 @@ def bring_up(connection: Connection, dialect: Dialect, tables: Sequence[Table]) 
         dialect.unlock_schema(connection)
 
 
+def plan(connection: Connection, tables: Sequence[Table]) -> dict[str, list[str]]:
+    """What `bring_up` would do, table by table, in SQL as far as they are made anew. Only reads."""
+    if not tables:
+        return {}
+    dialect = connection.dialect
+    plans = {str(_registry.name): [str(CreateTable(_registry, if_not_exists=True).compile(dialect=dialect)).strip()]}
+    for table in tables:
+        if sa.inspect(connection).has_table(table.name):
+            plans[str(table.name)] = [f"-- table {table.name} is brought to version {VERSION} by `homing init`"]
+            continue
+        stamp = _registry.insert().values(name=table.name, version=VERSION)
+        stamped = stamp.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+        made = (
+            text if isinstance(text, str) else text.compile(dialect=dialect) for text in _creating(connection, table)
+        )
+        plans[str(table.name)] = [str(text).strip() for text in (*made, stamped)]
+    return plans
+
+
+def _creating(connection: Connection, table: Table) -> Iterator[ExecutableDDLElement | str]:
+    """The statements that make a table."""
+    yield CreateTable(table)
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        yield CreateIndex(index)
+    yield from _tuning(connection, table)
+
+
+def _tuning(connection: Connection, table: Table) -> Iterator[str]:
+    """The statements that make a table fit for its use, however it was made."""
+    if connection.dialect.name != "postgresql":
+        return
+    quote = connection.dialect.identifier_preparer.quote
+    if "lock_token" in table.c and "sequence" in table.primary_key.c:
+        yield f"ALTER TABLE {quote(table.name)} SET ({', '.join(_TUNING)})"
+        for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
+            yield f"ALTER INDEX {quote(name)} SET (fillfactor = 40)"
+    if DAYS in table.info:
+        yield from days.statements(table, str(connection.execute(sa.select(sa.func.current_schema())).scalar_one()))
+
+
 def _make(connection: Connection, table: Table) -> None:
-    connection.execute(CreateTable(table, if_not_exists=True))
     inspector = sa.inspect(connection)
+    if not inspector.has_table(table.name):
+        for statement in _creating(connection, table):
+            connection.exec_driver_sql(statement) if isinstance(statement, str) else connection.execute(statement)
+        return
     there = {column["name"]: str(column["default"]) for column in inspector.get_columns(table.name)}
     quote = connection.dialect.identifier_preparer.quote
     for column in table.c:
@@ -89,11 +135,8 @@ def _make(connection: Connection, table: Table) -> None:
     for index in table.indexes:
         if index.name not in indexes:
             connection.execute(CreateIndex(index))
-    is_queue = "lock_token" in table.c and "sequence" in table.primary_key.c
-    if connection.dialect.name == "postgresql" and is_queue:
-        connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} SET ({', '.join(_TUNING)})")
-        for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
-            connection.exec_driver_sql(f"ALTER INDEX {quote(name)} SET (fillfactor = 40)")
+    for statement in _tuning(connection, table):
+        connection.exec_driver_sql(statement)
 
 
 def _add(connection: Connection, table: Table, column: Column[Any]) -> None:

@@ -1,0 +1,126 @@
+"""Replays that people ask for in Airflow: written down as operations, and held to the rule of their pipeline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from homing.airflow.pipeline import PipelineSpec, batch_id
+from homing.delivery import open_pipeline_stores
+from homing.delivery.operations import CLEAR, REPLAY, Operator, Rule, declare, named
+from homing.errors import HomingError
+from homing.stores.sql import OperationEvent, SqlStore
+from homing.stores.sql.operations import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED
+
+_VIA = "airflow"
+#: Whoever cleared a task: Airflow does not tell the task, and keeps it in its audit log.
+_CLEARED = "(Airflow's audit log has who)"
+_UNKNOWN = "(not known)"
+
+
+def is_by_hand(context: Any) -> bool:
+    """Whether a person triggered this run, and not the pipeline itself."""
+    run_type = getattr(context["dag_run"], "run_type", None)
+    return getattr(run_type, "value", run_type) == "manual"
+
+
+def asker_of(context: Any) -> str | None:
+    """Who triggered the run, where that is known."""
+    return getattr(context["dag_run"], "triggering_user_name", None) or None
+
+
+def rule_of(pipeline: PipelineSpec) -> Rule | None:
+    above = pipeline.approve_replays_above
+    return None if above is None else Rule(above, pipeline.approval_window, pipeline.replay_dag_id)
+
+
+def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
+    """Lets the command line know of the pipeline's rule. What cannot be written down holds up no delivery."""
+    try:
+        declare(store, rule_of(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
+    except HomingError as error:
+        log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
+
+
+def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+    """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved."""
+    rule = rule_of(pipeline)
+    if not is_by_hand(context):
+        return rule is None or len(ids) <= rule.above
+    event, kept = _event(context, ids, BEGUN), store.operations()
+    if rule is not None:
+        return kept.append_within(event, rule.above, rule.window, otherwise=ASKED)
+    kept.append(event)
+    return True
+
+
+def may_replay(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+    """Whether this run may replay these very messages, unasked or approved: an XCom may have been changed since."""
+    if pipeline.approve_replays_above is None or not is_by_hand(context):
+        unasked = begin(store, pipeline, context, ids)
+        if unasked:
+            return True
+    return any(event.event in (BEGUN, APPROVED) for event in store.operations().of(_id(context, ids)))
+
+
+def answer(store: SqlStore, context: Any, ids: Sequence[str], *, approved: bool, by: str) -> None:
+    """Writes down who approved or rejected the replay of these messages."""
+    event = _event(context, ids, APPROVED if approved else REJECTED, who=by)
+    store.operations().append(event)
+
+
+def why_not(context: Any, responder: dict[str, Any] | None) -> str | None:
+    """Why this user's approval does not count; None when it does. What the pipeline asked for itself can be approved by
+    all who may answer."""
+    if not is_by_hand(context):
+        return None
+    asker, names = asker_of(context), {str(name) for name in (responder or {}).values() if name}
+    if asker is None or not names:
+        return "it is not known who asked for this replay, or who approved it"
+    if asker in names:
+        return f"{asker} asked for this replay, and cannot approve it: another user must"
+    return None
+
+
+def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, outcome: dict[str, Any]) -> None:
+    """Writes down what came of a replay that was asked for by hand."""
+    if is_by_hand(context):
+        store.operations().append(_event(context, ids, DONE if done else FAILED, outcome=outcome))
+
+
+def note_clear(pipeline: PipelineSpec, context: Any) -> None:
+    """Writes down that somebody cleared a task of this run, once for each clear."""
+    cleared = getattr(context["dag_run"], "clear_number", 0) or 0
+    if not cleared:
+        return
+    operation = batch_id(context["dag"].dag_id, context["run_id"], f"cleared {cleared}")
+    event = OperationEvent(operation, BEGUN, CLEAR, _CLEARED, _VIA, selection={"batch": pipeline.run_key(context)})
+    with open_pipeline_stores(*pipeline.urls()) as stores:
+        stores.store.operations().append(event)
+
+
+def _id(context: Any, ids: Sequence[str]) -> str:
+    """The operation of this run on these very messages."""
+    digest = hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()[:16]
+    return batch_id(context["dag"].dag_id, context["run_id"], digest)
+
+
+def _event(
+    context: Any, ids: Sequence[str], event: str, *, who: str | None = None, outcome: dict[str, Any] | None = None
+) -> OperationEvent:
+    asker = asker_of(context) or _UNKNOWN
+    why = context["params"].get("reason") or getattr(context["dag_run"], "note", None)
+    asked = {name: value for name, value in context["params"].items() if value and name not in ("ids", "reason")}
+    return OperationEvent(
+        _id(context, ids),
+        event,
+        REPLAY,
+        who or (asker if is_by_hand(context) else "(the pipeline)"),
+        _VIA,
+        why=None if why is None else str(why),
+        messages=len(ids),
+        selection={**asked, **named(ids)},
+        outcome=outcome,
+    )

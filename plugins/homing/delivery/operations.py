@@ -1,0 +1,197 @@
+"""Operations: every change that a person makes to a pipeline leaves who, when, what and why beside its store.
+
+    with operation(stores.store, DISCARD, by=operator_here("homing"), why="sent by mistake", messages=3) as done:
+        ...
+        done["discarded"] = 3
+
+That it begins is durable before anything is changed; how it ended is a row of its own. Of a process that died in
+between, the first row is left, and the operation counts as unfinished: what it had done by then, the ledger knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import socket
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from homing.delivery.failures import Selection
+from homing.errors import ConfigurationError, HomingError
+from homing.store import Store
+from homing.stores.sql import OperationEvent, SqlStore
+from homing.stores.sql.operations import BEGUN, DONE, FAILED
+
+log = logging.getLogger(__name__)
+
+#: What can be done.
+REPLAY, DEAD_LETTER, PURGE, DISCARD, FORGET, INIT = "replay", "dead-letter", "purge", "discard", "forget", "init"
+#: A task of a run was cleared, which runs its batch again; a pipeline said how many messages are replayed unasked.
+CLEAR, RULE = "clear", "rule"
+
+#: The state of one that has begun, and of whose end nothing is known.
+UNFINISHED = "unfinished"
+
+_NAMED = 50  # ids that are written down
+_EVENTS = 4  # of one operation at most
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Who changes something, as far as that is known for certain, and by what means."""
+
+    name: str
+    via: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How many messages of a pipeline may be replayed by hand within `window` seconds. For more, the approval of
+    another person is needed, which the DAG `replay_dag` asks for."""
+
+    above: int
+    window: float
+    replay_dag: str
+
+    @property
+    def refusal(self) -> str:
+        return (
+            f"more than {self.above} messages replayed by hand within {self.window:g} s need an approval, and what was "
+            f"replayed lately counts: trigger the DAG {self.replay_dag}, which asks for it. Nothing was replayed"
+        )
+
+
+@dataclass
+class Operation:
+    """One operation as its events tell it."""
+
+    id: str
+    what: str
+    who: str
+    via: str
+    began: datetime | None
+    why: str | None = None
+    messages: int | None = None
+    selection: Any = None
+    state: str = UNFINISHED
+    ended: datetime | None = None
+    outcome: Any = None
+    events: list[OperationEvent] = field(default_factory=list)
+
+
+def operator_here(via: str) -> Operator:
+    """The user of the operating system whom this process belongs to; what the environment says is only a claim."""
+    user = os.getuid()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = f"uid {user}"
+    return Operator(f"{name}@{socket.gethostname()}", via)
+
+
+@contextmanager
+def operation(
+    store: Store,
+    what: str,
+    *,
+    by: Operator,
+    why: str | None = None,
+    messages: int | None = None,
+    selection: Any = None,
+    operation_id: str | None = None,
+    within: Rule | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Writes down that this operation begins, before the block, and how it ended, after it. The block puts what came of
+    it into the dict it is given: numbers and names, never contents.
+
+    `operation_id` is for what may be begun again, by a retried task for example: it is written down once. A store that
+    is in no database keeps no record. Raises StoreError, before the block, when the beginning cannot be written, and
+    ConfigurationError when there is a rule by which the operation needs an approval.
+    """
+    outcome: dict[str, Any] = {}
+    if not isinstance(store, SqlStore):
+        yield outcome
+        return
+    kept = store.operations()
+    begun = OperationEvent(operation_id or str(uuid4()), BEGUN, what, by.name, by.via, why, messages, selection)
+    if within is None:
+        kept.append(begun)
+    elif not kept.append_within(begun, within.above, within.window):
+        raise ConfigurationError(within.refusal)
+    try:
+        yield outcome
+    except BaseException as error:
+        end(store, begun, FAILED, {**outcome, "error": type(error).__name__})
+        raise
+    end(store, begun, DONE, outcome)
+
+
+def end(store: SqlStore, begun: OperationEvent, event: str, outcome: dict[str, Any]) -> None:
+    """Writes down how an operation ended. The change is made by then: a database that is away does not undo it."""
+    ended = OperationEvent(begun.operation, event, begun.what, begun.who, begun.via, outcome=outcome)
+    try:
+        store.operations().append(ended)
+    except HomingError as error:
+        log.warning("that operation %s is %s was not written down: %s", begun.operation, event, error)
+
+
+def declare(store: SqlStore, rule: Rule | None, *, by: Operator) -> None:
+    """Makes the rule known to all who open the store; None says that there is none any more."""
+    if rule != rule_of(store):
+        said = {} if rule is None else asdict(rule)
+        store.operations().append(OperationEvent(str(uuid4()), DONE, RULE, by.name, by.via, outcome=said))
+
+
+def rule_of(store: SqlStore) -> Rule | None:
+    """The rule that the pipeline of this store declared last."""
+    said = store.operations().latest(RULE)
+    if said is None or not said.outcome:
+        return None
+    return Rule(int(said.outcome["above"]), float(said.outcome["window"]), str(said.outcome["replay_dag"]))
+
+
+def described(selection: Selection) -> dict[str, Any]:
+    """What a selection is by, to be written down."""
+    by = {
+        "batch": selection.batch,
+        "error_group": selection.error_group,
+        "destination": selection.destination,
+        "since": selection.since and selection.since.isoformat(),
+        "until": selection.until and selection.until.isoformat(),
+        "limit": selection.limit,
+        **named(selection.ids),
+    }
+    return {name: value for name, value in by.items() if value}
+
+
+def named(ids: Collection[str]) -> dict[str, Any]:
+    """These ids, to be written down: the first of them, and how many there are."""
+    some = list(ids)
+    return {"ids": some[:_NAMED], **({"ids_in_all": len(some)} if len(some) > _NAMED else {})}
+
+
+def read_operations(store: SqlStore, since: datetime | None = None, *, limit: int | None = None) -> list[Operation]:
+    """The operations that something was heard of since then, the oldest first, the last `limit` of them."""
+    events = store.operations().since(since, limit=None if limit is None else limit * _EVENTS)
+    found = _told(events)
+    return found if limit is None else found[-limit:]
+
+
+def _told(events: Iterable[OperationEvent]) -> list[Operation]:
+    operations: dict[str, Operation] = {}
+    for event in events:
+        one = operations.setdefault(
+            event.operation,
+            Operation(event.operation, event.what, event.who, event.via, event.at),
+        )
+        one.events.append(event)
+        if event.event in (DONE, FAILED):
+            one.state, one.ended, one.outcome = event.event, event.at, event.outcome
+        else:
+            one.why, one.messages, one.selection = event.why, event.messages, event.selection
+    return list(operations.values())

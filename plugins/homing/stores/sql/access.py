@@ -1,0 +1,96 @@
+"""Access: the tables of a store, made ahead of their use, and who may do what with them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Table
+
+from homing.errors import NotPermittedError, UnsupportedError
+from homing.stores.sql.archive import Archive
+from homing.stores.sql.database import Database
+from homing.stores.sql.ledger import SqlLedger
+from homing.stores.sql.operations import SqlOperations
+from homing.stores.sql.properties import ARCHIVED, LiveProperties
+from homing.stores.sql.roles import CONSUMER, StoreTables, grants, rights
+from homing.stores.sql.schema import registry_table
+
+
+class Access:
+    """Of one store; `pipeline` says that it is one's, and has a ledger beside it."""
+
+    def __init__(
+        self, database: Database, messages: Table, name: str, live: LiveProperties, archive: Archive | None
+    ) -> None:
+        self._database = database
+        self._messages = messages
+        self._name = name
+        self._live = live
+        self._archive = archive
+        self._permitted: set[str] = set()
+
+    def prepare(self, *, pipeline: bool = False) -> list[str]:
+        """Makes the tables, or brings them up to date; the names of those that were not as they should be. Without it,
+        they are made when they are first needed."""
+        self._beside(pipeline)
+        made = self._database.prepare()
+        if self._archive is not None and self._has_archive():
+            self._archive.require()
+        return made + self._database.prepare()
+
+    def plan(self, *, pipeline: bool = False) -> dict[str, list[str]]:
+        """What `prepare` would do, table by table, in SQL as far as they are made anew. Changes nothing."""
+        self._beside(pipeline)
+        if self._archive is not None and self._live.given.acknowledged == ARCHIVED:
+            self._archive.require()
+        return self._database.plan()
+
+    def outdated(self, *, pipeline: bool = False) -> list[str]:
+        """The tables that `prepare` would make or bring up to date."""
+        self._beside(pipeline)
+        return self._database.outdated()
+
+    def grants(self, role: str, to: str, *, pipeline: bool = False) -> list[str]:
+        """The statements that let a role of the database play one of `roles.ROLES` in this store."""
+        if not self._database.dialect.tells_rights:
+            raise UnsupportedError(
+                f"store {self._name!r} is not on PostgreSQL, for which `homing grants` has statements"
+            )
+        operations, *ledger = self._beside(pipeline)
+        archive = self._archive.table if self._archive is not None and self._has_archive() else None
+        forgets = self._live.current().duplicate_window > 0
+        tables = StoreTables(self._messages, registry_table(), archive, ledger, operations, forgets=forgets)
+        return grants(role, tables, to)
+
+    def require_consumer(self, *beside: Table) -> None:
+        """Raises NotPermittedError when the database's user may not do all that a consumer does, in these tables beside
+        the store as well, where the database can be asked.
+
+        Asked before anything is claimed: what can be claimed and not be settled would seem to kill its consumers.
+        """
+        archive = self._archive if self._live.current().acknowledged == ARCHIVED else None
+        names = {table.name for table in (self._messages, *beside, *([archive.table] if archive else []))}
+        if names <= self._permitted:
+            return
+        if archive is not None:
+            archive.require()
+        tables = StoreTables(self._messages, registry_table(), archive.table if archive else None, beside)
+        if lacks := self._database.lacking(rights(CONSUMER, tables)):
+            raise NotPermittedError(
+                f"the database's user is no consumer of store {self._name!r}: it lacks {'; '.join(map(str, lacks))}. "
+                "Nothing was claimed; `homing grants --role consumer` prints what to grant"
+            )
+        self._permitted |= names
+
+    def make_archive(self) -> None:
+        """Has the archive made now, before anything is to be archived."""
+        if self._archive is not None:
+            self._archive.make()
+
+    def _beside(self, pipeline: bool) -> list[Table]:
+        """The tables beside the store, which are required from now on."""
+        ledger = SqlLedger(self._database, self._name).tables if pipeline else ()
+        return [SqlOperations(self._database, self._name).table, *ledger]
+
+    def _has_archive(self) -> bool:
+        """Whether this store archives, or did."""
+        archives = self._live.current().acknowledged == ARCHIVED
+        return archives or (self._archive is not None and self._database.read(self._archive.is_there))

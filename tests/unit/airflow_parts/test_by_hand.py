@@ -1,0 +1,249 @@
+"""Replays by hand: written down, counted together, and not approved by who asked for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, DagRunTriggerException
+
+from homing.airflow import PipelineSpec, ReplayOperator, SelectOperator, SettleOperator
+from homing.airflow.operators import ProcessOperator
+from homing.airflow.selecting import ApproveReplayOperator
+from homing.delivery import PipelineStores
+from homing.delivery.operations import CLEAR, REPLAY, Rule, read_operations, rule_of
+from tests.unit.airflow_parts.conftest import FakeTask
+from tests.unit.delivery.conftest import Pipeline, names
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Airflow was told to ask."""
+    questions: list[str] = []
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.hitl.ApprovalOperator.execute",
+        lambda self, context: questions.append(self.subject),
+    )
+    return questions
+
+
+@pytest.fixture
+def held(spec: PipelineSpec) -> PipelineSpec:
+    """A pipeline that lets two messages a day pass unasked."""
+    return replace(spec, approve_replays_above=2)
+
+
+def run(run_id: str, user: str | None = "ann", *, by_hand: bool = True, clears: int = 0, **params: Any) -> Any:
+    task = FakeTask(run_id, "orders_replay", **params)
+    dag_run = task.context["dag_run"]
+    dag_run.run_type = "manual" if by_hand else "operator_triggered"
+    dag_run.triggering_user_name, dag_run.clear_number = user, clears
+    task.try_number, task.max_tries = 1, 0  # the last try
+    return task.context
+
+
+def approval(spec: PipelineSpec, ids: list[str]) -> ApproveReplayOperator:
+    with DAG("orders_replay", schedule=None):
+        selected = SelectOperator(task_id="select", pipeline=spec)
+        approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=ids)
+        selected >> approve
+    return approve
+
+
+def answer(spec: PipelineSpec, ids: list[str], context: Any, option: str, user: dict[str, str] | None) -> None:
+    event = {"chosen_options": [option], "params_input": {}, "responded_at": datetime.now(timezone.utc)}
+    approve = approval(spec, ids)
+    approve.execute_complete({**context, "task": approve}, {**event, "responded_by_user": user})
+
+
+def replay(spec: PipelineSpec, ids: list[str], context: Any) -> None:
+    ReplayOperator(task_id="replay", pipeline=spec, ids=ids, rate=100).execute(context)
+
+
+def test_a_replay_by_hand_is_an_operation(
+    spec: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    ids, context = names(stores, failed), run("r1", destination="crm", reason="the CRM is back")
+
+    replay(spec, ids, context)
+
+    (one,) = read_operations(stores.store)
+    assert (one.what, one.who, one.via, one.why, one.messages) == (REPLAY, "ann", "airflow", "the CRM is back", 3)
+    assert (one.state, one.outcome) == ("done", {"replayed": 3, "left": 0})
+    assert one.selection == {"destination": "crm", "ids": ids}
+
+
+def test_a_replay_that_still_fails_has_failed(spec: PipelineSpec, stores: PipelineStores, failed: list[str]) -> None:
+    with pytest.raises(AirflowException, match="still fail"):
+        replay(spec, names(stores, failed), run("r1"))
+
+    assert [(one.state, one.outcome["left"]) for one in read_operations(stores.store)] == [("failed", 3)]
+
+
+def test_what_the_pipeline_replays_itself_is_none(
+    spec: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+
+    replay(spec, names(stores, failed), run("r1", by_hand=False))
+
+    assert read_operations(stores.store) == []
+
+
+def test_a_clear_is_an_operation(spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProcessOperator, "_run_job", lambda *_: None)
+    operator = ProcessOperator(task_id="process", pipeline=spec)
+    for clears in (0, 1, 1, 2):
+        operator.execute(run("r1", by_hand=False, clears=clears))
+
+    told = read_operations(stores.store)
+    assert [(one.what, one.via, one.selection) for one in told] == [
+        (CLEAR, "airflow", {"batch": "orders_replay/r1"})
+    ] * 2
+
+
+def test_replays_by_hand_are_counted_together(held: PipelineSpec, asked: list[str]) -> None:
+    approval(held, ["a"]).execute(run("r1"))
+    approval(held, ["b"]).execute(run("r2", "bob"))
+    assert asked == []
+    approval(held, ["c"]).execute(run("r3"))
+
+    assert asked == ["Replay 1 messages of orders?"]
+
+
+def test_what_is_older_than_the_window_does_not_count(held: PipelineSpec, asked: list[str]) -> None:
+    brief = replace(held, approval_window=1e-6)
+    for number in range(5):
+        approval(brief, [f"a{number}", f"b{number}"]).execute(run(f"r{number}"))
+
+    assert asked == []
+
+
+def test_a_task_that_is_tried_again_counts_once(held: PipelineSpec, asked: list[str]) -> None:
+    for _ in range(3):
+        approval(held, ["a", "b"]).execute(run("r1"))
+
+    assert asked == []
+
+
+def test_what_the_pipeline_replays_itself_does_not_count(held: PipelineSpec, asked: list[str]) -> None:
+    for number in range(3):
+        approval(held, [f"a{number}", f"b{number}"]).execute(run(f"r{number}", by_hand=False))
+    approval(held, ["x", "y"]).execute(run("by hand"))
+
+    assert asked == []
+
+
+def test_what_was_approved_leaves_room_for_others(held: PipelineSpec, asked: list[str]) -> None:
+    ids, context = ["a", "b", "c"], run("r1")
+    approval(held, ids).execute(context)
+    answer(held, ids, context, "Approve", {"id": "2", "name": "bob"})
+    approval(held, ["d", "e"]).execute(run("r2"))
+
+    assert asked == ["Replay 3 messages of orders?"]
+
+
+@pytest.mark.parametrize(
+    ("asker", "responder"),
+    [
+        ("ann", {"id": "1", "name": "ann"}),
+        ("ann", {"id": "ann", "name": "Ann Other"}),
+        ("ann", None),
+        ("ann", {}),
+        (None, {"id": "2", "name": "bob"}),
+    ],
+)
+def test_who_asked_cannot_approve(
+    held: PipelineSpec, stores: PipelineStores, failed: list[str], asker: str | None, responder: dict[str, str] | None
+) -> None:
+    ids, context = names(stores, failed), run("r1", asker)
+    approval(held, ids).execute(context)
+
+    with pytest.raises(AirflowException, match="does not count"):
+        answer(held, ids, context, "Approve", responder)
+
+    assert "does not count" in context["ti"].xcoms["homing_note"]
+    with pytest.raises(AirflowFailException, match="not approved"):
+        replay(held, ids, context)
+
+
+def test_another_approves_and_is_written_down(
+    held: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    ids, context = names(stores, failed), run("r1")
+    approval(held, ids).execute(context)
+    answer(held, ids, context, "Approve", {"id": "2", "name": "bob"})
+
+    replay(held, ids, context)
+
+    (one,) = [each for each in read_operations(stores.store) if each.what == REPLAY]
+    assert [(event.event, event.who) for event in one.events] == [
+        ("asked", "ann"),
+        ("approved", "bob"),
+        ("done", "ann"),
+    ]
+    assert one.who == "ann"
+
+
+def test_who_asked_may_reject(held: PipelineSpec, stores: PipelineStores, failed: list[str]) -> None:
+    ids, context = names(stores, failed), run("r1")
+    approval(held, ids).execute(context)
+
+    answer(held, ids, context, "Reject", {"id": "1", "name": "ann"})
+
+    assert stores.dead_letters.count()["available"] == 3
+
+
+def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody(
+    held: PipelineSpec, stores: PipelineStores, failed: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    # A run that a task triggered inherits the user of the run before it.
+    ids, context = names(stores, failed), run("r1", "ann", by_hand=False)
+    approval(held, ids).execute(context)
+    with pytest.raises(AirflowFailException, match="not approved"):
+        replay(held, ids, context)
+
+    answer(held, ids, context, "Approve", {"id": "1", "name": "ann"})
+    replay(held, ids, context)
+
+    assert asked == ["Replay 3 messages of orders?"]
+    assert stores.failures.count()["available"] == 0
+
+
+def test_messages_that_were_slipped_in_are_not_replayed(
+    held: PipelineSpec, stores: PipelineStores, failed: list[str]
+) -> None:
+    ids, context = names(stores, failed), run("r1")
+    approval(held, ids[:1]).execute(context)
+
+    with pytest.raises(AirflowFailException, match="not approved"):
+        replay(held, ids, context)
+
+
+def test_the_command_line_learns_the_rule_before_anything_fails(
+    held: PipelineSpec, stores: PipelineStores, pipeline: Pipeline
+) -> None:
+    _, (message_id,) = pipeline.claimed("orders/r1", 1)
+    pipeline.failed("orders/r1", message_id, "crm")
+
+    with pytest.raises(DagRunTriggerException):
+        SettleOperator(task_id="settle", pipeline=held, replay_dag_id="orders_replay").execute(FakeTask("r1").context)
+
+    assert rule_of(stores.store) == Rule(2, 86_400.0, "orders_replay")
+
+
+def test_a_rule_is_written_down_when_it_changes(
+    held: PipelineSpec, spec: PipelineSpec, stores: PipelineStores, failed: list[str]
+) -> None:
+    for pipeline in (held, held, replace(held, approve_replays_above=5), spec, spec):
+        SelectOperator(task_id="select", pipeline=pipeline).execute(run("r1", by_hand=False, batch="first"))
+
+    said = [one.outcome.get("above") for one in read_operations(stores.store) if one.what == "rule"]
+    assert said == [2, 5, None]
+    assert rule_of(stores.store) is None
