@@ -7,7 +7,7 @@ the product asks of Spark is here.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -31,7 +31,6 @@ from tests.simulation.virtual import Here, replace
 
 Row = dict[str, Any]
 Batches = Iterator[pa.RecordBatch]
-Part = Callable[[], Batches]
 
 _SCHEMAS = {STORED_DDL: STORED, PROCESSED_DDL: PROCESSED, TALLY_DDL: TALLY}
 #: Into how many parts a batch is cut.
@@ -40,6 +39,23 @@ _PARTS = 2
 
 class SparkError(Exception):
     """What a driver hears of its executors."""
+
+
+@dataclass(eq=False)
+class Part:
+    """How to make one part of a plan's rows. Where the plan is cached, they are made once: an executor that dies in the
+    middle leaves nothing behind, and what one has made outlives it."""
+
+    make: Callable[[], Batches]
+    cached: bool = False
+    kept: list[pa.RecordBatch] | None = None
+
+    def __call__(self) -> Batches:
+        if not self.cached:
+            return self.make()
+        if self.kept is None:
+            self.kept = list(self.make())
+        return iter(self.kept)
 
 
 @dataclass
@@ -75,8 +91,9 @@ class Session:
     def read(self) -> Any:
         return SimpleNamespace(schema=lambda ddl: SimpleNamespace(parquet=lambda *paths: self._files(paths, ddl)))
 
-    def createDataFrame(self, table: pa.Table) -> Frame:  # noqa: N802 - Spark's names
-        return Frame(self, [lambda: iter(table.to_batches())], table.schema)
+    def createDataFrame(self, table: pa.Table, ddl: str | None = None) -> Frame:  # noqa: N802 - Spark's names
+        made = table if ddl is None else table.cast(_SCHEMAS[ddl])
+        return Frame(self, [lambda: iter(made.to_batches())], made.schema)
 
     def range(self, start: int, stop: int, _step: int, _parts: int) -> Frame:
         numbers = [pa.record_batch({"id": pa.array([number])}) for number in range(start, stop)]
@@ -134,9 +151,14 @@ class Frame:
     """A plan: how to make its rows, part by part. Nothing is made before somebody asks for it."""
 
     def __init__(
-        self, session: Session, parts: list[Part], schema: pa.Schema, observed: tuple[Observed, ...] = ()
+        self,
+        session: Session,
+        parts: Sequence[Callable[[], Batches]],
+        schema: pa.Schema,
+        observed: tuple[Observed, ...] = (),
     ) -> None:
-        self._session, self._parts, self._schema, self._observed = session, parts, schema, observed
+        self._session, self._schema, self._observed = session, schema, observed
+        self._parts = [Part(part) for part in parts]
 
     columns = property(lambda self: self._schema.names)
     schema = property(lambda _: {"message": SimpleNamespace(dataType=StringType())})
@@ -163,6 +185,9 @@ class Frame:
         there = {row[on] for part in other._parts for batch in part() for row in batch.to_pylist()}
         return self._each_row(lambda row: [row] if row[on] in there else [])
 
+    def withColumn(self, name: str, column: Column) -> Frame:  # noqa: N802
+        return self.withColumns({name: column})
+
     def withColumns(self, columns: dict[str, Column]) -> Frame:  # noqa: N802
         new = [pa.field(name, pa.string()) for name in columns if name not in self.columns]
         return self._each_row(
@@ -182,18 +207,23 @@ class Frame:
         frame._observed = (*self._observed, observed)
         return frame
 
+    def agg(self, aggregate: Column) -> Frame:
+        def over_all() -> Batches:
+            rows = [row for part in self._parts for batch in part() for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist([{aggregate.name: aggregate(rows)}], schema=made)
+
+        made = pa.schema([(aggregate.name, pa.int64())])
+        return self._with([over_all], made)
+
     def cache(self) -> Frame:
-        kept: dict[int, list[pa.RecordBatch]] = {}
-
-        def once(place: int) -> Batches:
-            if place not in kept:
-                kept[place] = list(self._parts[place]())
-            return iter(kept[place])
-
-        return self._with([lambda place=place: once(place) for place in range(len(self._parts))])
+        """This very frame, as Spark does: plans that were made of it before use what is kept, too."""
+        for part in self._parts:
+            part.cached = True
+        return self
 
     def unpersist(self) -> None:
-        pass
+        for part in self._parts:
+            part.cached, part.kept = False, None
 
     # -- what has Spark run them -------------------------------------------------------------------------------
 
@@ -202,6 +232,9 @@ class Frame:
 
     def collect(self) -> list[Row]:
         return list(self.toArrow().to_pylist())
+
+    def first(self) -> Row | None:
+        return next(iter(self.collect()), None)
 
     def count(self) -> int:
         return int(self.toArrow().num_rows)
@@ -227,7 +260,7 @@ class Frame:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _with(self, parts: list[Part], schema: pa.Schema | None = None) -> Frame:
+    def _with(self, parts: Sequence[Callable[[], Batches]], schema: pa.Schema | None = None) -> Frame:
         return Frame(self._session, parts, schema or self._schema, self._observed)
 
     def _each_row(self, make: Callable[[Row], list[Row]], schema: pa.Schema | None = None) -> Frame:
@@ -308,6 +341,12 @@ class Functions:
 
     def count_if(self, condition: Column) -> Column:
         return Column(lambda rows: sum(bool(condition(row)) for row in rows))
+
+    def max(self, column: Column) -> Column:
+        return Column(lambda rows: max((value for row in rows if (value := column(row)) is not None), default=None))
+
+    def octet_length(self, name: str) -> Column:
+        return Column(lambda row: None if row[name] is None else len(row[name].encode()))
 
     def xxhash64(self, name: str) -> Column:
         return Column(lambda row: zlib.crc32(row[name].encode()))

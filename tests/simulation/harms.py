@@ -37,6 +37,8 @@ class Shape:
     weather: str | None = None
     #: The only fault there is.
     fault: str | None = None
+    #: How the steps begin at which it happens.
+    at: str = ""
 
 
 ANY = Shape()

@@ -395,7 +395,7 @@ class Schedule:
                 self.world.seen[f"for a while: {name}"] += 1
                 return fault
         rare = what.startswith(("send", "file", "broker"))  # beside transactions
-        if self.budget <= 0 or self.rng.random() >= self.rate * (5 if rare else 1):
+        if not what.startswith(self.shape.at) or self.budget <= 0 or self.rng.random() >= self.rate * (5 if rare else 1):
             return GO
         fault = self._draw_fault(process, what)
         return GO if fault is None else self._fault(process, fault, what)

@@ -143,5 +143,5 @@ VARIANTS: dict[str, Variant] = {
     "note-first": Variant("lost: ", note_before_delivering, Shape(how=ALONE, fault=KILL)),
     "note-the-frame-first": Variant("lost: ", note_the_frame_before_handing_it_over, Shape(on_frames=True, fault=KILL)),
     "nobody-keeps-the-lease": Variant("has lost its lease", nobody_keeps_the_lease, Shape(slow=True)),
-    "chunks-too-large": Variant("duplicates where", chunks_too_large, Shape(how=ALONE, size=6, fault=KILL)),
+    "chunks-too-large": Variant("duplicates where", chunks_too_large, Shape(how=ALONE, size=6, fault=KILL, at="send")),
 }
