@@ -32,7 +32,7 @@ class Shape:
     slow: bool = False
     takes_in: bool = False
     hammered: bool = False
-    on_frames: bool = False
+    on_frames: str | None = None
     #: What run after run is to meet.
     weather: str | None = None
     #: The only fault there is.

@@ -21,7 +21,9 @@ from tests.simulation.hub import GO, KILL, STALL, Hub, Process, StuckError
 from tests.simulation.plans import Plan, Told, draw
 from tests.simulation.runs import ALONE, HERE, TRIES, Run, Task, first_pass, replay, replay_of
 from tests.simulation.world import (
+    BETWEEN,
     CHANGES,
+    ON_FRAMES,
     OUT_OF_MEMORY,
     SHORT_LEASE,
     SLOW,
@@ -105,9 +107,10 @@ class Schedule:
             world.seen["two databases, one store name"] += "twin" in names
         for pipeline in self.pipelines:
             if shape.on_frames or (shape is ANY and rng.random() < _ON_FRAMES):
-                pipeline.on_frames = True
+                pipeline.on_frames = shape.on_frames or rng.choice(ON_FRAMES)
                 world.deploy(pipeline, pipeline.versions.pop())
                 world.seen["a chain with DataFrames"] += 1
+                world.seen["DataFrame handlers between others"] += pipeline.on_frames == BETWEEN
             pipeline.takes_in = shape.takes_in or rng.random() < 0.15
         if shape.slow or rng.random() < 0.05:
             self._slow_down()
@@ -395,12 +398,14 @@ class Schedule:
                 self.world.seen[f"for a while: {name}"] += 1
                 return fault
         rare = what.startswith(("send", "file", "broker"))  # beside transactions
-        if not what.startswith(self.shape.at) or self.budget <= 0 or self.rng.random() >= self.rate * (5 if rare else 1):
+        if self.budget <= 0 or self.rng.random() >= self.rate * (5 if rare else 1):
             return GO
         fault = self._draw_fault(process, what)
         return GO if fault is None else self._fault(process, fault, what)
 
     def _draw_fault(self, process: Process, what: str) -> str | None:
+        if not what.startswith(self.shape.at):
+            return None
         faults = {self.shape.fault: 1} if self.shape.fault else FAULTS
         can = {fault: weight for fault, weight in faults.items() if self._can(process, fault, what)}
         return self.rng.choices(list(can), list(can.values()))[0] if can else None

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from tests.simulation.harms import Shape
+from tests.simulation.hub import Gone
 from tests.simulation.schedule import Schedule
 from tests.simulation.variants import VARIANTS, Variant
 from tests.simulation.world import World, time_is_up
@@ -33,6 +35,12 @@ def _schedule(world: World, shape: Shape, seed: int, *, crash_at: int | None = N
     return Schedule(world, seed, crash_at=crash_at, shape=shape)
 
 
+def _report_unraisable(report: Callable[[Any], Any], what: Any) -> None:
+    """A generator of a process that was killed may not do anything when it is taken away: that is as it should be."""
+    if what.exc_type is not Gone:
+        report(what)
+
+
 @contextmanager
 def simulation(variant: Variant = VARIANTS["sound"]) -> Iterator[ScheduleOf]:
     """Makes the schedule of a seed, any number of times, with the product in this variant."""
@@ -43,6 +51,7 @@ def simulation(variant: Variant = VARIANTS["sound"]) -> Iterator[ScheduleOf]:
         pytest.MonkeyPatch.context() as patch,
     ):
         logging.disable(logging.CRITICAL)  # thousands of deaths have much to say
+        patch.setattr(sys, "unraisablehook", partial(_report_unraisable, sys.unraisablehook))
         gc.disable()  # of what a schedule makes, little is ever free: see below
         world = World(Path(folder))
         before = signal.signal(signal.SIGUSR1, time_is_up)

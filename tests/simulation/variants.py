@@ -20,6 +20,7 @@ from homing.stores.sql import SqlLedger, SqlStore
 from tests.simulation.harms import ANY, Shape
 from tests.simulation.hub import KILL, STALL
 from tests.simulation.runs import ALONE
+from tests.simulation.world import ALL
 
 
 def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ VARIANTS: dict[str, Variant] = {
     "acknowledge-before-intake": Variant("lost: ", acknowledge_before_taking_in, Shape(takes_in=True, fault=KILL)),
     "no-fence": Variant("duplicates where", record_without_a_fence, Shape(size=6, fault=STALL)),
     "note-first": Variant("lost: ", note_before_delivering, Shape(how=ALONE, fault=KILL)),
-    "note-the-frame-first": Variant("lost: ", note_the_frame_before_handing_it_over, Shape(on_frames=True, fault=KILL)),
+    "note-the-frame-first": Variant("lost: ", note_the_frame_before_handing_it_over, Shape(on_frames=ALL, fault=KILL)),
     "nobody-keeps-the-lease": Variant("has lost its lease", nobody_keeps_the_lease, Shape(slow=True)),
     "chunks-too-large": Variant("duplicates where", chunks_too_large, Shape(how=ALONE, size=6, fault=KILL, at="send")),
 }

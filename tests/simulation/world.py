@@ -11,7 +11,9 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +44,9 @@ FLOWS = ("crm", "lake")
 #: What a chain may become while messages wait: a destination more, one less, one by another name.
 CHANGES = {"added": ("crm", "lake", "audit"), "removed": ("crm",), "renamed": ("crm", "warehouse")}
 
+#: Which handlers of a chain take DataFrames: all up to the first destination, or some that stand between others.
+ALL, BETWEEN = ON_FRAMES = "all", "between"
+
 OUT_OF_MEMORY, TIMEOUT = "OUT OF MEMORY", "TIMEOUT"
 _NUMBERS = count()
 
@@ -69,8 +74,8 @@ class Pipeline:
     versions: list[tuple[str, ...]] = field(default_factory=lambda: [FLOWS])
     #: Whether its messages come from the broker.
     takes_in: bool = False
-    #: Whether some of its handlers take DataFrames, so that only Spark can run them.
-    on_frames: bool = False
+    #: Which of its handlers take DataFrames, if any do: then only Spark can run them.
+    on_frames: str | None = None
 
     @property
     def flows(self) -> tuple[str, ...]:
@@ -97,7 +102,7 @@ class World:
             # In another database, under the same name.
             "twin": self._pipeline("twin", self.databases.open("two", "orders"), dead),
         }
-        self._chains: dict[tuple[str, tuple[str, ...], bool], HandlerChain] = {}
+        self._chains: dict[tuple[str, tuple[str, ...], str | None], HandlerChain] = {}
         self._module = ModuleType("simulated_chains")
         self._number = next(_NUMBERS)
         for store in self.databases.stores:
@@ -124,7 +129,7 @@ class World:
         self.allowed_duplicates = 0
         for pipeline in self.pipelines.values():
             shutil.rmtree(self.work_dir / pipeline.name, ignore_errors=True)
-            pipeline.versions, pipeline.takes_in, pipeline.on_frames = [], False, False
+            pipeline.versions, pipeline.takes_in, pipeline.on_frames = [], False, None
             pipeline.queue.start_over()
             self.deploy(pipeline, FLOWS)
 
@@ -185,52 +190,54 @@ class World:
             self._chains[key] = self._chain(*key)
         setattr(self._module, pipeline.name, self._chains[key])
 
-    def _chain(self, name: str, flows: tuple[str, ...], on_frames: bool) -> HandlerChain:
-        @message_filter(name="wanted")
-        def wanted(ctx: MessageContext) -> bool:
-            return self.let_in(ctx.get_content())
-
+    def _chain(self, name: str, flows: tuple[str, ...], on_frames: str | None) -> HandlerChain:
         first, *others = flows
         return HandlerChain(
             name,
-            source_flow=[self._wanted_on_frames() if on_frames else wanted],
-            destinations_flow=[
-                self._flow_on_frames(first) if on_frames else self._flow(first),
-                *(self._flow(flow) for flow in others),
-            ],
+            source_flow=self._source_flow(on_frames),
+            destinations_flow=[self._flow(first, on_frames), *(self._flow(flow) for flow in others)],
         )
 
-    def _wanted_on_frames(self) -> Any:
-        @message_filter(name="wanted", dataframe=True)
-        def wanted(frame: Any) -> Any:
-            return frame.where(Column(lambda row: self.let_in(json.loads(row["message"]))))
+    def _source_flow(self, on_frames: str | None) -> list[Any]:
+        """One filter; or three, of which each lets in the messages whose number tells it to."""
+        filters = [self._filter, self._filter_of_frames, self._filter]
+        if on_frames != BETWEEN:
+            return [filters[on_frames == ALL]("wanted", self.let_in)]
 
-        return wanted
+        def let_in(place: int, content: dict[str, Any]) -> bool:
+            return content["serial"] % len(filters) != place or self.let_in(content)
 
-    def _flow_on_frames(self, flow: str) -> Any:
-        @message_filter(name=f"for_{flow}", dataframe=True)
-        def fits(frame: Any) -> Any:
-            return frame.where(
-                Column(lambda row: flow not in self.told[json.loads(row["message"])["serial"]].plan.filtered)
-            )
+        return [make(f"wanted{place}", partial(let_in, place)) for place, make in enumerate(filters)]
 
-        @destination(name=flow, dataframe=True)
-        def deliver(frame: Any) -> None:
-            self.seen["a DataFrame delivered"] += 1
-            self.send_all([json.loads(row["message"]) for row in frame.collect()], flow)
-
-        return [fits], deliver
-
-    def _flow(self, flow: str) -> Any:
-        @message_filter(name=f"for_{flow}")
-        def fits(ctx: MessageContext) -> bool:
-            return flow not in self.told[ctx.get_content()["serial"]].plan.filtered
+    def _flow(self, flow: str, on_frames: str | None = None) -> Any:
+        def fits(content: dict[str, Any]) -> bool:
+            return flow not in self.told[content["serial"]].plan.filtered
 
         @destination(name=flow, max_retries=0)
         def deliver(ctx: MessageContext) -> None:
             self.send(ctx.get_content(), flow)
 
-        return [fits], deliver
+        @destination(name=flow, dataframe=True)
+        def deliver_frame(frame: Any) -> None:
+            self.seen["a DataFrame delivered"] += 1
+            self.send_all([json.loads(row["message"]) for row in frame.collect()], flow)
+
+        make = self._filter_of_frames if on_frames else self._filter
+        return [make(f"for_{flow}", fits)], deliver_frame if on_frames == ALL else deliver
+
+    def _filter(self, name: str, rule: Callable[[dict[str, Any]], bool]) -> Any:
+        @message_filter(name=name)
+        def applied(ctx: MessageContext) -> bool:
+            return rule(ctx.get_content())
+
+        return applied
+
+    def _filter_of_frames(self, name: str, rule: Callable[[dict[str, Any]], bool]) -> Any:
+        @message_filter(name=name, dataframe=True)
+        def applied(frame: Any) -> Any:
+            return frame.where(Column(lambda row: rule(json.loads(row["message"]))))
+
+        return applied
 
     # -- handlers ----------------------------------------------------------------------------------------------
 
