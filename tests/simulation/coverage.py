@@ -13,11 +13,11 @@ from tests.simulation.world import CHANGES
 KINDS = {
     *FAULTS, *(f"for a while: {name}" for name in LASTING), *(f"chain changed: {name}" for name in CHANGES),
     "DataFrame handlers between others", "a DataFrame delivered", "a chain with DataFrames", "a lost lease noticed",
-    "a message kills", "a message that its store gave up was finished", "a slow destination",
-    "an executor died, and its driver did not", "an id came again", "as large as can be", "away: dead letters",
-    "away: store", "cleared", "dropped by rule", "forged record", "left behind, and swept up", "purged", "replayed",
-    "replayed from the dead letters", "taken in", "too large, and refused", "two databases, one store name",
-    "two pipelines, one dead-letter store", "two tries at once",
+    "a message kills", "a message that its store gave up was finished", "a part of a plan tried again",
+    "a slow destination", "an executor died, and its driver did not", "an id came again", "as large as can be",
+    "away: dead letters", "away: store", "cleared", "dropped by rule", "forged record", "left behind, and swept up",
+    "purged", "replayed", "replayed from the dead letters", "taken in", "too large, and refused",
+    "two databases, one store name", "two pipelines, one dead-letter store", "two tries at once",
 }  # fmt: skip
 
 

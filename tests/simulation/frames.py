@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import StringType
@@ -35,6 +36,7 @@ Batches = Iterator[pa.RecordBatch]
 _SCHEMAS = {STORED_DDL: STORED, PROCESSED_DDL: PROCESSED, TALLY_DDL: TALLY}
 #: Into how many parts a batch is cut.
 _PARTS = 2
+_ATTEMPTS = 1, 2
 
 
 class SparkError(Exception):
@@ -60,9 +62,13 @@ class Part:
 
 @dataclass
 class Executor:
-    """What an executor's process is about: the try of a task whose driver has started it."""
+    """What an executor's process is about: the try of a task whose driver has started it. What runs there takes it for
+    Spark's TaskContext."""
 
     task: Any
+    stage: int
+    place: int
+    attempt: int
 
     @property
     def pipeline(self) -> Any:
@@ -76,11 +82,24 @@ class Executor:
     def run_id(self) -> str:
         return str(self.task.run_id)
 
+    def stageId(self) -> int:  # noqa: N802 - Spark's names
+        return self.stage
+
+    def partitionId(self) -> int:  # noqa: N802
+        return self.place
+
+    def attemptNumber(self) -> int:  # noqa: N802
+        return self.attempt
+
 
 @dataclass(eq=False)
 class Session:
     here: Here
-    at_work: list[Process] = field(default_factory=list)
+    #: How often a part is tried: on one machine once, in a cluster again.
+    attempts: int
+    stages: int = 0
+    #: Of each part of what is run now, those that were started for it one after the other.
+    copies: list[list[Process]] = field(default_factory=list)
     cancelled: bool = False
 
     @property
@@ -91,7 +110,7 @@ class Session:
     def read(self) -> Any:
         return SimpleNamespace(schema=lambda ddl: SimpleNamespace(parquet=lambda *paths: self._files(paths, ddl)))
 
-    def createDataFrame(self, table: pa.Table, ddl: str | None = None) -> Frame:  # noqa: N802 - Spark's names
+    def createDataFrame(self, table: pa.Table, ddl: str | None = None) -> Frame:  # noqa: N802
         made = table if ddl is None else table.cast(_SCHEMAS[ddl])
         return Frame(self, [lambda: iter(made.to_batches())], made.schema)
 
@@ -104,38 +123,47 @@ class Session:
         self._end_all()
 
     def run(self, parts: list[Part]) -> list[list[pa.RecordBatch]]:
-        """What the parts come to. Raises SparkError when one of them fails, or the executor that has it dies."""
-        hub, strand = self.here.hub, self.here.strand()
+        """What the parts come to. Raises SparkError when one of them fails, or the executor that has it dies, as often
+        as it is tried. One that is not heard of is tried again while the first goes on, and outlives its driver."""
+        self.stages += 1
+        self.copies = [[] for _ in parts]
+        for place, part in enumerate(parts):
+            self._start(place, part)
+        while True:
+            self.here.wait(None, lambda: self._lost() is not None or all(map(_done, self.copies)))
+            lost = self._lost()
+            if lost is None:
+                break
+            failed = _failed(self.copies[lost][-1])
+            if self.cancelled or len(self.copies[lost]) == self.attempts:
+                self._end_all()
+                raise SparkError("[SPARK_JOB_CANCELLED] the job was cancelled") if self.cancelled else failed
+            self._start(lost, parts[lost])
+        self._end_all()
+        return [_done(copies)[0].strands[0].result for copies in self.copies]
+
+    def _start(self, place: int, part: Part) -> None:
+        hub, strand, copies = self.here.hub, self.here.strand(), self.copies[place]
         assert hub is not None
         assert strand is not None
-        driver = strand.process
-        executors = [Process(f"{driver.name}/{place}", Executor(driver.about)) for place in range(len(parts))]
-        driver.children += executors
-        self.at_work = executors
-        for executor, part in zip(executors, parts, strict=True):
-            hub.start(executor, lambda part=part: list(part()))  # type: ignore[misc]
-        self.here.wait(None, lambda: not any(one.alive for one in executors) or self._failed() is not None)
-        failed = self._failed()
-        self._end_all()
-        if self.cancelled:
-            raise SparkError("[SPARK_JOB_CANCELLED] the job was cancelled")
-        if failed is not None:
-            raise failed
-        return [executor.strands[0].result for executor in executors]
+        driver, attempt = strand.process, len(copies)
+        executor = Process(f"{driver.name}/{place}.{attempt}", Executor(driver.about, self.stages, place, attempt))
+        driver.children = [child for child in driver.children if child not in copies] + [executor]
+        copies.append(executor)
+        hub.start(executor, lambda: list(part()))
 
-    def _failed(self) -> SparkError | None:
-        for executor in self.at_work:
-            error = executor.strands[0].error
-            if executor.killed:
-                return SparkError("Python worker exited unexpectedly (crashed)")
-            if error is not None:
-                return SparkError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    def _lost(self) -> int | None:
+        """The place of a part that is to be tried again, if it can be."""
+        for place, copies in enumerate(self.copies):
+            silent = copies[-1].stalled and len(copies) < self.attempts
+            if not _done(copies) and (silent or _failed(copies[-1]) is not None):
+                return place
         return None
 
     def _end_all(self) -> None:
-        """When one fails, Spark ends the others."""
+        """When one fails, Spark ends the others that it knows of."""
         assert self.here.hub is not None
-        for executor in self.at_work:
+        for executor in (copies[-1] for copies in self.copies):
             if executor.alive:
                 self.here.hub.kill(executor)
 
@@ -145,6 +173,18 @@ class Session:
                 yield from pq.read_table(file).to_batches()
 
         return Frame(self, [lambda path=path: read(path) for path in paths], _SCHEMAS[ddl])
+
+
+def _done(copies: list[Process]) -> list[Process]:
+    """Those that have come to their end."""
+    return [one for one in copies if not one.alive and _failed(one) is None]
+
+
+def _failed(executor: Process) -> SparkError | None:
+    error = executor.strands[0].error
+    if executor.killed:
+        return SparkError("Python worker exited unexpectedly (crashed)")
+    return None if error is None else SparkError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
 
 
 class Frame:
@@ -198,12 +238,15 @@ class Frame:
     def observe(self, observed: Observed, *aggregates: Column) -> Frame:
         observed.aggregates = aggregates
 
-        def count(part: Part) -> Batches:
+        def count(place: int, part: Part) -> Batches:
+            rows = []
             for batch in part():
-                observed.rows += batch.to_pylist()
+                rows += batch.to_pylist()
                 yield batch
+            observed.rows[place] = rows  # of whoever comes to the end: Spark does not count what failed
 
-        frame = self._with([lambda part=part: count(part) for part in self._parts])
+        parts = enumerate(self._parts)
+        frame = self._with([lambda place=place, part=part: count(place, part) for place, part in parts])
         frame._observed = (*self._observed, observed)
         return frame
 
@@ -250,11 +293,8 @@ class Frame:
         pq.write_table(table, f"{path}/part-0.parquet")
 
     def _run(self) -> list[list[pa.RecordBatch]]:
-        unknown = [one for one in self._observed if one.counted is None]
-        for one in unknown:
-            one.rows = []
         done = self._session.run(self._parts)
-        for one in unknown:
+        for one in self._observed:
             one.count()
         return done
 
@@ -277,12 +317,15 @@ class Observed:
     """Spark's Observation: what was counted at a place of a plan the first time it was run."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        #: By the places of their parts.
+        self.rows: dict[int, list[Row]] = {}
         self.aggregates: tuple[Column, ...] = ()
         self.counted: dict[str, Any] | None = None
 
     def count(self) -> None:
-        self.counted = {column.name: column(self.rows) for column in self.aggregates}
+        if self.counted is None:
+            rows = [row for part in self.rows.values() for row in part]
+            self.counted = {column.name: column(rows) for column in self.aggregates}
 
     @property
     def get(self) -> dict[str, Any]:
@@ -358,9 +401,15 @@ class Functions:
 def install(patch: pytest.MonkeyPatch, here: Here) -> None:
     @contextmanager
     def open_session(_name: str) -> Iterator[Session]:
-        yield Session(here)
+        yield Session(here, here.rng.choice(_ATTEMPTS))
+
+    def context() -> Executor | None:
+        strand = here.strand()
+        about = strand.process.about if strand else None
+        return about if isinstance(about, Executor) else None
 
     instead: list[tuple[Any, Any]] = [
+        (TaskContext, SimpleNamespace(get=context)),
         (DataFrame, Frame),
         (Observation, Observed),
         (spark_functions, Functions()),

@@ -42,6 +42,11 @@ class Run:
     #: The processes that work for it, be they given up by Airflow.
     live: list[Process] = field(default_factory=list)
 
+    @property
+    def batch_id(self) -> str:
+        """As operators make it of their DAG's id: two pipelines never have the same."""
+        return f"{self.pipeline.name}/{self.run_id}"
+
 
 def first_pass(pipeline: Pipeline, run_id: str, limit: int, how: str) -> Run:
     how = SPARK if pipeline.on_frames else how
@@ -52,7 +57,7 @@ def first_pass(pipeline: Pipeline, run_id: str, limit: int, how: str) -> Run:
 
 def replay_of(run: Run, stranded: list[str]) -> Run:
     name = f"{run.run_id}.replay" + (str(run.cleared) if run.cleared else "")
-    return replay(run.pipeline, name, {"batch": run.run_id, "ids": stranded, "how": run.params["how"]})
+    return replay(run.pipeline, name, {"batch": run.batch_id, "ids": stranded, "how": run.params["how"]})
 
 
 def replay(pipeline: Pipeline, run_id: str, params: dict[str, Any]) -> Run:
@@ -76,7 +81,7 @@ class Task:
 
     @property
     def run_id(self) -> str:
-        return self.run.run_id
+        return self.run.batch_id
 
     def __call__(self) -> Any:
         kind, _, flow = self.name.partition(".")

@@ -325,10 +325,13 @@ class Schedule:
 
     def _ended(self, process: Process) -> None:
         if isinstance(process.about, Executor):
+            self.world.seen["a part of a plan tried again"] += process.about.attempt > 0
             if process.killed:
                 self.trace.append(f"{process.name} ended: KILLED")
                 self.world.seen["an executor died, and its driver did not"] += 1
                 self._died(process)
+            elif process.strands[0].error is not None:
+                self.world.allowed_duplicates += self.world.unrecorded(process.about.pipeline)
             return
         task: Task = process.about
         run, strand = task.run, process.strands[0]
