@@ -11,6 +11,10 @@ _ATTEMPTS, _KEEPING, _SMALL = (
     f"tests/unit/executors/test_{name}.py::" for name in ("task_attempts", "lease_keeper", "alone")
 )
 _SOURCE = "tests/unit/executors/test_data_source.py::"
+_SESSIONS = "spark/sessions.py"
+_NATIVE = (
+    "tests/spark/test_native.py::test_messages_that_cannot_be_read_are_left_out_by_no_rule_though_spark_may_skip_files"
+)
 _WHOLE = "tests/unit/executors/test_whole_batch.py::"
 
 GUARDS = (
@@ -153,5 +157,19 @@ GUARDS = (
         "    if rows != readable:\n",
         "    if rows is None:\n",
         "tests/spark/test_lake.py::test_rows_that_cannot_be_read_back_are_not_delivered",
+    ),
+    guard(
+        "a file of the work directory that is gone is an error, also where Spark is set to skip such files",
+        _SESSIONS,
+        '"ignoreMissingFiles": "false"',
+        '"mode": "PERMISSIVE"',
+        f"{_NATIVE}[gone]",
+    ),
+    guard(
+        "a file of the work directory that is damaged is an error, also where Spark is set to skip such files",
+        _SESSIONS,
+        '"ignoreCorruptFiles": "false"',
+        '"mode": "PERMISSIVE"',
+        f"{_NATIVE}[damaged]",
     ),
 )

@@ -108,7 +108,10 @@ class Session:
 
     @property
     def read(self) -> Any:
-        return SimpleNamespace(schema=lambda ddl: SimpleNamespace(parquet=lambda *paths: self._files(paths, ddl)))
+        def schema(ddl: str) -> Any:
+            return SimpleNamespace(options=lambda **_: SimpleNamespace(parquet=lambda *paths: self._files(paths, ddl)))
+
+        return SimpleNamespace(schema=schema)
 
     def createDataFrame(self, table: pa.Table, ddl: str | None = None) -> Frame:  # noqa: N802
         made = table if ddl is None else table.cast(_SCHEMAS[ddl])
@@ -168,11 +171,17 @@ class Session:
                 self.here.hub.kill(executor)
 
     def _files(self, paths: tuple[str, ...], ddl: str) -> Frame:
-        def read(path: str) -> Batches:
-            for file in sorted(Path(path).glob("*.parquet")):
+        """Found now and read later: those that are gone by then are an error."""
+        missing = [path for path in paths if not Path(path).is_dir()]
+        if missing:
+            raise SparkError(f"[PATH_NOT_FOUND] Path does not exist: {missing[0]}")
+        files = [sorted(Path(path).glob("*.parquet")) for path in paths]
+
+        def read(some: list[Path]) -> Batches:
+            for file in some:
                 yield from pq.read_table(file).to_batches()
 
-        return Frame(self, [lambda path=path: read(path) for path in paths], _SCHEMAS[ddl])
+        return Frame(self, [lambda some=some: read(some) for some in files], _SCHEMAS[ddl])
 
 
 def _done(copies: list[Process]) -> list[Process]:

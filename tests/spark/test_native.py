@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -131,6 +132,37 @@ def test_what_comes_to_the_batch_while_it_is_processed_is_left_out_by_no_rule(
     entries = natively.stores.ledger.entries([late])
     assert entries[late][SOURCE_FLOW].state == FAILED
     assert batch.settle().dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "befall"),
+    [
+        ("spark.sql.files.ignoreMissingFiles", Path.unlink),
+        ("spark.sql.files.ignoreCorruptFiles", lambda file: file.write_bytes(b"not Parquet")),
+    ],
+    ids=["gone", "damaged"],
+)
+def test_messages_that_cannot_be_read_are_left_out_by_no_rule_though_spark_may_skip_files(
+    natively: Numbers, monkeypatch: pytest.MonkeyPatch, setting: str, befall: Callable[[Path], object]
+) -> None:
+    batch = natively.claim("run", {"n": 2, "amount": "1"}, {"n": 4, "amount": "1"})
+    natively.engine(batch, "process").process(natively.work)
+    waiting = whole.WholeBatch._waiting
+
+    def meanwhile(self: whole.WholeBatch, flow: str, processed: DataFrame) -> object:
+        found = waiting(self, flow, processed)
+        for file in Path(natively.work).rglob("*.parquet"):
+            befall(file)
+        return found
+
+    monkeypatch.setattr(whole.WholeBatch, "_waiting", meanwhile)
+    natively.spark.conf.set(setting, "true")
+    try:
+        natively.engine(batch, "deliver.archive").deliver("archive", natively.work)
+    finally:
+        natively.spark.conf.unset(setting)
+
+    assert natively.states("archive") == {"archive": {FAILED}}
 
 
 def test_who_comes_after_a_crash_looks_at_small_parts_of_what_was_in_hand_as_a_whole(

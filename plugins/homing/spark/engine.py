@@ -27,7 +27,7 @@ from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.options import Place
 from homing.spark.parts import Parts
-from homing.spark.sessions import file_options, in_portions, parallelism
+from homing.spark.sessions import file_options, in_portions, parallelism, reading_options
 from homing.spark.smaller_parts import Keep
 from homing.spark.whole import Source, WholeBatch
 from homing.stores import resolve_url
@@ -224,8 +224,13 @@ class Engine:
         """After a crash, one task only: then the message it had in hand is the one it died of."""
         return messages.coalesce(1) if self.fence.crashed else messages
 
+<<<<<<< HEAD
     def _parquet(self, files: Sequence[str]) -> DataFrame:
         return self.spark.read.schema(PROCESSED_DDL).parquet(*files)
+=======
+    def _parquet(self, parts: Sequence[str]) -> DataFrame:
+        return self.spark.read.schema(PROCESSED_DDL).options(**reading_options()).parquet(*parts)
+>>>>>>> 0103333 (A file of the work directory that is gone or damaged is an error, also where Spark is set to skip such files: its messages looked as if a rule had left them out)
 
     def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""

@@ -58,6 +58,12 @@ def file_options() -> dict[str, str]:
     return {"parquet.block.size": str(portions.MOST_BYTES), "parquet.page.size.row.check.min": "1"}
 
 
+def reading_options() -> dict[str, str]:
+    """Has Spark fail when a file is gone or damaged, whatever its own settings say: a message that was not read would
+    look like one that a rule left out."""
+    return {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+
+
 def master_of(spark: SparkSession) -> str:
     """Where the executors are. A Spark Connect server does not say, so they may be anywhere."""
     return "sc://" if is_client() else str(spark.sparkContext.master)
