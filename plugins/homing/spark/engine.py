@@ -224,13 +224,8 @@ class Engine:
         """After a crash, one task only: then the message it had in hand is the one it died of."""
         return messages.coalesce(1) if self.fence.crashed else messages
 
-<<<<<<< HEAD
     def _parquet(self, files: Sequence[str]) -> DataFrame:
-        return self.spark.read.schema(PROCESSED_DDL).parquet(*files)
-=======
-    def _parquet(self, parts: Sequence[str]) -> DataFrame:
-        return self.spark.read.schema(PROCESSED_DDL).options(**reading_options()).parquet(*parts)
->>>>>>> 0103333 (A file of the work directory that is gone or damaged is an error, also where Spark is set to skip such files: its messages looked as if a rule had left them out)
+        return self.spark.read.schema(PROCESSED_DDL).options(**reading_options()).parquet(*files)
 
     def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
