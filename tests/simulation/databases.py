@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from homing.errors import StoreUnavailableError
+from homing.ledger import PART
 from homing.stores.sql import SqlLedger, SqlStore
 from homing.stores.sql.database import Database
 from tests.simulation.virtual import Here
@@ -42,7 +43,7 @@ class SimulatedStore(SqlStore):
 
     def start_over(self, **properties: Any) -> None:
         """Forgets what it remembers of another time, and has these properties from now on."""
-        self._live._given = self._live._current = self._live._given.changed(properties)
+        self._live.given = self._live._current = self._live.given.changed(properties)
         self._live._looked = None
         self._claims._finder._low, self._claims._finder._swept = 0, 0.0
         self._strays._looked, self._strays._last = None, 0
@@ -94,6 +95,12 @@ class Databases:
         """Looks into a store's table, which is no step of anybody's."""
         statement = f"SELECT {', '.join(columns)} FROM {store._table.name}"  # noqa: S608 - its own table
         return list(self._link(store._database).raw.execute(statement).fetchall())
+
+    def open_steps(self, ledger: SqlLedger, run_id: str) -> list[str]:
+        """The run's steps that have not come to their end, or could not say so."""
+        statement = f"SELECT step FROM {ledger._steps.name} WHERE run_id = ?"  # noqa: S608 - its own table
+        found = self._link(ledger._database).raw.execute(statement, (run_id,)).fetchall()
+        return [step for (step,) in found if not step.startswith(PART)]
 
     @property
     def _turn_before(self) -> Callable[[Database, Work], Any]:

@@ -172,10 +172,10 @@ class Session:
 
     def _files(self, paths: tuple[str, ...], ddl: str) -> Frame:
         """Found now and read later: those that are gone by then are an error."""
-        missing = [path for path in paths if not Path(path).is_dir()]
+        missing = [path for path in paths if not Path(path).exists()]
         if missing:
             raise SparkError(f"[PATH_NOT_FOUND] Path does not exist: {missing[0]}")
-        files = [sorted(Path(path).glob("*.parquet")) for path in paths]
+        files = [sorted(Path(path).glob("*.parquet")) if Path(path).is_dir() else [Path(path)] for path in paths]
 
         def read(some: list[Path]) -> Batches:
             for file in some:

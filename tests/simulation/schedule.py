@@ -373,6 +373,7 @@ class Schedule:
             if not self._disturbed():
                 self.found.append(f"unexpected: {process.name} has lost its lease, and nobody was in its way")
         self.world.allowed_duplicates += self.world.unrecorded(process.about.pipeline)
+        self.world.failed(process)
         changed = len(process.about.pipeline.versions) > 1
         if not isinstance(error, _TASK_ERRORS) and not changed:
             self.found.append(f"unexpected: {process.name} ended with {error!r}")

@@ -313,6 +313,13 @@ class World:
                     connection.lost()
         self.suffer(process.about.pipeline, process.about.run_id, process.name)
 
+    def failed(self, process: Process) -> None:
+        """Who ends with an error and cannot close its step, for want of memory or a ledger, looks dead to all others:
+        once, however many come and fail after it."""
+        task = process.about
+        for step in self.databases.open_steps(task.pipeline.stores.ledger, task.run_id):
+            self.suffer(task.pipeline, task.run_id, f"{step} of {task.run_id} left open")
+
     def suffer(self, pipeline: Pipeline, run_id: str | None, why: str) -> None:
         """The messages that this run holds, or those that everybody has held for too long, are not at fault."""
         for store in pipeline.all_stores:

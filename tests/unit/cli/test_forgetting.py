@@ -57,18 +57,20 @@ def test_a_message_is_removed_everywhere_and_what_is_out_of_reach_is_said(
 
 
 def test_the_folders_of_its_runs_go_from_the_work_directories_of_this_user_or_those_named(
-    homing: Shell, failed: str, state: Path, tmp_path: Path
+    homing: Shell, failed: str, stores: PipelineStores, state: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     for place in (state, elsewhere):
-        Path(work.WorkDir(str(place), work.LocalFiles()).new_output("run", "me")).mkdir()
+        Path(work.WorkDir(str(place), work.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
 
     homing("forget", failed, "--reason", "asked for", "--work-dir", str(elsewhere))
     assert (len(list(state.iterdir())), len(list(elsewhere.iterdir()))) == (1, 0)
 
 
-def test_without_a_work_directory_those_of_this_user_are_looked_into(homing: Shell, failed: str, state: Path) -> None:
-    Path(work.WorkDir(str(state), work.LocalFiles()).new_output("run", "me")).mkdir()
+def test_without_a_work_directory_those_of_this_user_are_looked_into(
+    homing: Shell, failed: str, stores: PipelineStores, state: Path
+) -> None:
+    Path(work.WorkDir(str(state), work.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
 
     removed = homing.json("forget", failed, "--reason", "asked for")
 
@@ -142,7 +144,7 @@ def test_a_command_that_was_killed_is_finished_by_the_same_command(
     pipeline.stores.store.store({"text": "Marked-5f0e"}, id="x")
     batch = pipeline.batch("run")
     batch.claim(1)
-    Path(work.WorkDir(str(state), work.LocalFiles()).new_output("run", "me")).mkdir()
+    Path(work.WorkDir(str(state), work.LocalFiles(), pipeline.stores.ledger).new_output("run", "me")).mkdir()
     pipeline.delivered("run", "x", "lake")
     pipeline.failed("run", "x", "crm")
     batch.settle()
