@@ -11,7 +11,7 @@ from homing.delivery.records import FAILURE_TYPE
 from homing.errors import HomingError, LeaseLostError
 from homing.message import Message
 from homing.pipeline.failure import build_record
-from homing.size_limit import DEFAULT_BYTES
+from homing.size_limit import DEFAULT_BYTES, weight
 from tests.simulation.checker import Checker
 from tests.simulation.databases import ANSWER_LOST, AWAY, NO_MEMORY
 from tests.simulation.files import NO_FILES
@@ -229,10 +229,12 @@ class Schedule:
     ) -> Told:
         self._serials += 1
         plan = plan or draw(self.rng, pipeline.flows)
-        # A store takes what looks like the record of a failure whatever its size.
         size, too_large = self._draw_size() if content_type is None else (0, False)
         text = f"message {self._serials}".ljust(size, ".")
         content = {"serial": self._serials, "text": text, **(content or {})}
+        if content_type is not None and pipeline.takes_in:
+            # A store takes what looks like the record of a failure whatever its size, but not from a broker.
+            too_large = weight(Message(message_id, content, content_type=content_type)) > self.most_bytes
         told = Told(
             self._serials,
             pipeline.name,
