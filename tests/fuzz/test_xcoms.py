@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing(
 def approve(spec: PipelineSpec, selected: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, DAG("orders_replay", schedule=None):
         patch.setattr("airflow.providers.standard.operators.hitl.ApprovalOperator.execute", lambda *_: None)
-        asks = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=selected, above=0)
+        asks = ApproveReplayOperator(task_id="approve", pipeline=replace(spec, approve_replays_above=0), ids=selected)
         asks.execute(FakeTask("xcom").context)
 
 

@@ -71,7 +71,7 @@ def test_what_waits_for_a_retry_when_its_listener_is_killed_is_never_dead(
         with contextlib.suppress(AssertionError):
             eventually(lambda: store.lengths()[SCHEDULED] == 3, timeout=12)
 
-    for _ in range(MAX_DELIVERIES + 1):
+    for _ in range(MAX_DELIVERIES + 3):  # on a busy machine a listener may come to nothing
         assert listen_until(f"{url}&max_deliveries={MAX_DELIVERIES}", 6, 3, all_wait) == -signal.SIGKILL
 
     delivered: dict[str, Any] = {}
