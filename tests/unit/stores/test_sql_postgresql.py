@@ -71,7 +71,7 @@ def test_a_lease_that_cannot_be_written_is_no_lease(store: SqlStore, engine: sa.
 
     with (
         at_every_update(engine, "raise exception 'the disk is full';"),
-        pytest.raises(StoreError, match="disk is full"),
+        pytest.raises(StoreError, match="SQLSTATE P0001"),
     ):
         store.claim(100)
 
