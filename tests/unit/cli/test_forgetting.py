@@ -56,6 +56,16 @@ def test_a_message_is_removed_everywhere_and_what_is_out_of_reach_is_said(
     assert (again.code, f"message {name} was forgotten at" in again.err, "asked for" in again.err) == (0, True, True)
 
 
+def test_who_forgot_how_many_and_why_is_kept_without_the_ids(homing: Shell, dead: str) -> None:
+    homing("forget", dead, "--dry-run", "--reason", "only looked")
+    homing("forget", dead, "--reason", "asked for")
+
+    (one,) = homing.json("operations")
+
+    assert (one["what"], one["why"], one["messages"], one["state"]) == ("forget", "asked for", 1, "done")
+    assert not one["selection"]
+
+
 def test_the_folders_of_its_runs_go_from_the_work_directories_of_this_user_or_those_named(
     homing: Shell, failed: str, stores: PipelineStores, state: Path, tmp_path: Path
 ) -> None:
