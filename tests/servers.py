@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -18,18 +19,11 @@ import pytest
 import sqlalchemy as sa
 
 from demo.ports import free_port
+from tests import memory_folders
 
 _START_TIMEOUT = 60.0
-
-
-#: Where files lie in memory, and how many bytes must be free there for a server's.
-_MEMORY, _ROOM = Path("/dev/shm"), 2 * 1024**3  # noqa: S108
-
-
-def _memory() -> Path | None:
-    """Where it costs nothing to force every commit to the disk, which our stores insist on; None where there is no
-    room."""
-    return _MEMORY if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM else None
+#: How many of `empty_database` are kept: more than one file of tests ever makes.
+_KEPT = 60
 
 
 class DiedError(Exception):
@@ -45,12 +39,15 @@ class Server:
     user = ""
     #: The signal that ends it at once, in good order.
     stop_signal = signal.SIGTERM
+    #: The statement that removes a database, also one that is in use.
+    drop_database = "drop database {}"
 
     def __init__(self, settings: Sequence[str] = (), *, in_memory: bool = False) -> None:
         self.settings = list(settings)
         self.port = free_port()
-        place = _memory() if in_memory else None
-        self.folder = Path(tempfile.mkdtemp(prefix=f"homing-{self.package}-", dir=place))
+        prefix = f"homing-{self.package}-"
+        self.folder = memory_folders.make(prefix) if in_memory else Path(tempfile.mkdtemp(prefix=prefix))
+        self._databases: deque[str] = deque()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,11 +67,13 @@ class Server:
         raise NotImplementedError
 
     def empty_database(self) -> str:
-        """The URL of one more database, with nothing in it."""
-        name = f"t{uuid.uuid4().hex[:12]}"
+        """The URL of one more database, with nothing in it. The oldest go: each takes some 9 MB, mostly of memory."""
+        self._databases.append(name := f"t{uuid.uuid4().hex[:12]}")
         engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql(f"create database {name}")
+            if len(self._databases) > _KEPT:
+                connection.exec_driver_sql(self.drop_database.format(self._databases.popleft()))
         engine.dispose()
         return self.url.rpartition("/")[0] + f"/{name}"
 
@@ -112,7 +111,7 @@ class Server:
 
     def remove(self) -> None:
         self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        memory_folders.remove(self.folder)
 
     def run(self, command: list[str]) -> None:
         done = subprocess.run(self.as_user(command), capture_output=True, text=True, timeout=120, check=False)
@@ -144,6 +143,7 @@ class PostgreSQL(Server):
     package = "postgresql"
     user = "postgres"
     stop_signal = signal.SIGINT  # fast shutdown: does not wait for clients to leave
+    drop_database = "drop database {} with (force)"
 
     @property
     def url(self) -> str:
@@ -153,7 +153,10 @@ class PostgreSQL(Server):
         self.run([self._program("initdb"), "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust", "-N"])
 
     def command(self) -> list[str]:
-        options = ["listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "max_connections=100"]
+        options = [
+            "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "max_connections=100",
+            "min_wal_size=32MB", "max_wal_size=128MB",  # of memory, mostly
+        ]  # fmt: skip
         flags = [part for option in (*options, *self.settings) for part in ("-c", option)]
         return [self._program("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *flags]
 

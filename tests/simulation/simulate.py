@@ -6,15 +6,14 @@ import gc
 import logging
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from tests import memory_folders
 from tests.simulation.harms import Shape
 from tests.simulation.hub import Gone
 from tests.simulation.schedule import Schedule
@@ -22,7 +21,6 @@ from tests.simulation.variants import VARIANTS, Variant
 from tests.simulation.world import World, time_is_up
 
 _COLLECT = 200  # schedules
-_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 class ScheduleOf(Protocol):
@@ -44,16 +42,13 @@ def _report_unraisable(report: Callable[[Any], Any], what: Any) -> None:
 @contextmanager
 def simulation(variant: Variant = VARIANTS["sound"]) -> Iterator[ScheduleOf]:
     """Makes the schedule of a seed, any number of times, with the product in this variant."""
-    place = str(_MEMORY) if _MEMORY.is_dir() else None
     disabled = logging.root.manager.disable
-    with (
-        tempfile.TemporaryDirectory(prefix="homing-simulation-", dir=place) as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        stack.callback(memory_folders.remove, folder := memory_folders.make("homing-simulation-"))
         logging.disable(logging.CRITICAL)  # thousands of deaths have much to say
         patch.setattr(sys, "unraisablehook", partial(_report_unraisable, sys.unraisablehook))
         gc.disable()  # of what a schedule makes, little is ever free: see below
-        world = World(Path(folder))
+        world = World(folder)
         before = signal.signal(signal.SIGUSR1, time_is_up)
         try:
             world.install(patch)

@@ -31,7 +31,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("out")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(output: Path) -> Iterator[SparkSession]:
     # The workers inherit the environment of the JVM, which inherits this one.
     with pytest.MonkeyPatch.context() as patch:
