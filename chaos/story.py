@@ -1,7 +1,7 @@
 """The story of every message: who had it in hand and how that ended, written down by those who do it.
 
-A line is written with one call: processes that die leave whole lines only. Times are those of the machine's monotonic
-clock, which all processes share and nobody sets.
+A process that is killed while it writes may leave the beginning of a line: that is not read, as if it had been killed
+before. Times are those of the machine's monotonic clock, which all processes share and nobody sets.
 """
 
 from __future__ import annotations
@@ -141,13 +141,17 @@ class Story:
         return began.pid, began.at, max(min(next_one, done), began.at)
 
 
+_WHOLE = ";"  # ends a line that was written to its end
+
+
 def append(path: Path, line: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(descriptor, f"{line}\n".encode())
+        os.write(descriptor, f"\n{line}{_WHOLE}\n".encode())  # the first break ends what a killed process has begun
     finally:
         os.close(descriptor)
 
 
 def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+    kept = path.read_text().splitlines() if path.exists() else []
+    return [line.removesuffix(_WHOLE) for line in kept if line.endswith(_WHOLE)]

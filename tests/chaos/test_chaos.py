@@ -23,7 +23,7 @@ from chaos.matrix import ROWS, as_markdown, explained, harms_of
 from chaos.messages import content_of, id_of, is_unwanted
 from chaos.nemesis import Nemesis
 from chaos.run import run
-from chaos.story import BEGAN, DROPPED, FAILED, TOOK, Event, Interruption, Story
+from chaos.story import BEGAN, DROPPED, FAILED, TOOK, Event, Interruption, Story, Storybook
 from chaos.subjects import Subject, Traits
 from homing import open_store
 from homing.delivery.suspects import CRASH
@@ -412,3 +412,17 @@ def test_a_short_run_loses_nothing() -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Nothing was lost" in done.stdout
+
+
+def test_a_line_that_a_killed_process_has_begun_is_not_read_and_spoils_no_other(tmp_path: Path) -> None:
+    book, story = Storybook(tmp_path), tmp_path / "story"
+    book.tell(BEGAN, "a", "lake")
+    whole = story.read_bytes()
+    for torn in range(1, len(whole)):
+        story.write_bytes(whole + whole[:torn])
+        book.tell(TOOK, "a", "lake")
+
+        told = [event.what for event in book.events()]
+
+        assert told in ([BEGAN, TOOK], [BEGAN, BEGAN, TOOK]), f"after {torn} bytes"
+        assert told.count(BEGAN) == 1 or torn >= len(whole) - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -56,11 +58,12 @@ def sign_of(error: BaseException) -> str:
     """What a log may say of an error: its type, and where it was raised. Never an error itself.
 
     Not its text, nor that of what caused it: whoever raised it may have put a message's content there. The text is in
-    the failure record, where contents are. Errors of stores and the like, which are ours, are told in full.
+    the failure record, where contents are. Errors of stores and the like, which are ours, are told in full, and of an
+    error of the system its number, in the system's words.
     """
     if isinstance(error, _OURS):
         return f"{type(error).__qualname__}: {printable(text_of(error))}"
-    return "; ".join(dict.fromkeys(f"{_type_of(cause)}{_place_of(cause)}" for cause in causes_of(error)))
+    return "; ".join(dict.fromkeys(f"{_kind_of(cause)}{_place_of(cause)}" for cause in causes_of(error)))
 
 
 def frames_of(error: BaseException) -> str:
@@ -68,7 +71,7 @@ def frames_of(error: BaseException) -> str:
     seen: list[str] = []
     current: BaseException | None = error
     while current is not None and len(seen) < _CAUSES_SHOWN:
-        seen.append("".join(traceback.format_tb(current.__traceback__)) + _type_of(current))
+        seen.append("".join(traceback.format_tb(current.__traceback__)) + _kind_of(current))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return "\nwhich came of\n".join(seen)
 
@@ -83,6 +86,13 @@ def _place_of(error: BaseException) -> str:
 def _type_of(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _kind_of(error: BaseException) -> str:
+    """Its type, and of an error of the system what its number means: a full disk must not look like any other fault."""
+    number = error.errno if isinstance(error, OSError) else None
+    known = isinstance(number, int) and number in errno.errorcode
+    return f"{_type_of(error)} ({os.strerror(number)})" if known else _type_of(error)  # type: ignore[arg-type]
 
 
 def _stack_of(error: BaseException) -> str:

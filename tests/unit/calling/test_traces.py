@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -148,3 +150,12 @@ def test_a_chain_logs_that_its_failure_store_refused_without_the_text(caplog: py
 
     assert "message m1 failed, and failure store refusing did not take it: " in logged(caplog)
     assert MARK not in logged(caplog)
+
+
+def test_of_an_error_of_the_system_the_number_is_told_and_not_its_text() -> None:
+    full = OSError(errno.ENOSPC, f"{MARK} could not be written", f"/{MARK}")
+
+    assert sign_of(full) == f"OSError ({os.strerror(errno.ENOSPC)})"
+    assert frames_of(full).endswith(f"OSError ({os.strerror(errno.ENOSPC)})")
+    assert sign_of(OSError(MARK)) == "OSError"
+    assert sign_of(OSError(987_654_321, MARK)) == "OSError", "no number of the system's"
