@@ -10,8 +10,23 @@ _LEDGER, _DATABASE, _COMPLAINTS, _DIALECTS = (
 )
 _FILES, _SMALL = "tests/unit/delivery/test_work_dir.py::", "tests/unit/executors/test_alone.py::"
 _TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/calling/test_traces.py::"
+_URLS = "tests/unit/stores/test_open_store.py::"
 
 GUARDS = (
+    guard(
+        "a password with an @ in it is not taken for a host, which errors name",
+        "stores/__init__.py",
+        'place.count("@") > 1 and',
+        "False and",
+        f"{_URLS}test_a_password_with_an_at_sign_is_not_taken_for_the_host[a@geheim-postgresql]",
+    ),
+    guard(
+        "what SQLAlchemy says of a URL, and quotes of it, is not shown",
+        "stores/sql/store.py",
+        'such as sqlite:///inbox.db?store=orders") from None\n',
+        'such as sqlite:///inbox.db?store=orders")\n',
+        f"{_URLS}test_a_password_where_a_port_should_be_is_not_shown_by_a_traceback[geheim]",
+    ),
     guard(
         "a work file is read by Spark only when it holds what the ledger says",
         _WORK,

@@ -69,12 +69,14 @@ def _check_parts(url: str) -> None:
     would call a part of the password a port or an option, and say so."""
     if _scheme(url) == "sqlite":
         return  # a path
-    behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[1:]
+    place, *behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)
+    # A database's password ends at the first @, a broker's at the last.
+    misread = place.count("@") > 1 and _OPENERS[_scheme(url)].startswith(_SQL)
     try:
         urlsplit(url)
     except ValueError:
-        behind_host = ["@"]
-    if any("@" in part for part in behind_host):
+        misread = True
+    if misread or any("@" in part for part in behind_host):
         raise ConfigurationError(
             "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
             "are written as %40 %3A %2F %3F %23 %5B %5D %25"

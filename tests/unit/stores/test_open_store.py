@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ def test_a_password_that_is_not_escaped_is_in_no_error_nor_in_its_causes(scheme:
     while error is not None:
         assert "geheim" not in str(error)
         error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg", "postgres", "mysql", "mariadb"])
+@pytest.mark.parametrize("password", ["a@geheim", "a@:geheim", "@geheim", "a@b@geheim"])
+def test_a_password_with_an_at_sign_is_not_taken_for_the_host(scheme: str, password: str) -> None:
+    """SQLAlchemy ends a password at the first @: the rest would be named as a host that is not found."""
+    with pytest.raises(ConfigurationError, match="%40") as caught:
+        open_store(f"{scheme}://user:{password}@host:5432/db?store=orders")
+
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("password", ["geheim"])
+def test_a_password_where_a_port_should_be_is_not_shown_by_a_traceback(password: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(f"postgresql://user:{password}/db?store=orders")
+
+    assert password not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("url", ["user:geheim@host://x", "postgresql:/user:geheim@host/db", "geheim"])

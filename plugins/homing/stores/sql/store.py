@@ -74,8 +74,8 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
     """
     try:
         parsed = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError) as error:
-        raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from error
+    except (sa.exc.ArgumentError, ValueError):  # which quote the URL
+        raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from None
     options = replace(read_options(parsed.query), read_only=read_only)
     rest = parsed.difference_update_query(OPTION_NAMES)
     check_rest(rest)
