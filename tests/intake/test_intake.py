@@ -142,6 +142,34 @@ def test_another_message_of_a_known_id_is_stored_beside_it(source: Store, target
     assert source.retrieve() is None
 
 
+@pytest.mark.parametrize("source_url", ["rabbitmq"], indirect=True)
+def test_another_message_of_a_known_id_that_has_no_room_beside_it_is_stored(source: Store, target: Store) -> None:
+    """Service Bus, whose ids are shorter, always has room."""
+    one, other = (f"{'x' * 254}{end}" for end in "ab")
+    for content in ("first", "second"):
+        source.store_many([Message(one, content), Message(other, content)])
+    assert take_all(source, target, 4) == 4
+
+    held = target.browse(10)
+    assert sorted(message.content for message in held) == ["first", "first", "second", "second"]
+    assert len({message.id for message in held}) == 4
+
+    # As after a kill between commit and acknowledgement.
+    source.store_many([Message(other, "second"), Message("new", 1)])
+    assert take_all(source, target, 1) == 1
+    assert len(target.browse(10)) == 5
+
+
+@every_shared_source
+def test_a_message_whose_other_id_somebody_worked_out_before_is_stored_all_the_same(
+    source: Store, target: Store
+) -> None:
+    mine = Message("order-1", {"pay": 7})
+    source.store_many([Message("order-1", "rubbish"), Message(intake._other_id(mine), "rubbish"), mine])
+    assert take_all(source, target, 3) == 3
+    assert [message.content for message in target.browse(10)].count({"pay": 7}) == 1
+
+
 @every_shared_source
 def test_two_intakes_at_once_that_hold_messages_of_one_id_lose_neither(
     source: Store, target: Store, monkeypatch: pytest.MonkeyPatch

@@ -5,13 +5,15 @@ holds is written to the target first, and acknowledged at the source only when i
 between, the source hands the message out again and the target, which knows its id, does not store it twice.
 
 Brokers let different messages have the same id. One that is not what the target holds under its id is stored under
-another, which its content decides, so that it is known too when it comes again.
+another, which its content decides, so that it is known too when it comes again. Where somebody has sent something else
+by that one, it gets a random id.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ from homing.message import AVAILABLE, Message
 from homing.portions import MOST_BYTES
 from homing.size_limit import weight
 from homing.store import DEAD_LETTER, TOO_LARGE, UNREADABLE, Store
+from homing.stores.incoming import MAX_ID
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,9 @@ log = logging.getLogger(__name__)
 _WRITTEN = ("content_type", "correlation_id", "session_id", "partition_key", "subject", "to", "reply_to")
 _GROUP = 100  # messages in one commit: few enough to be committed well within the source's lease
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # seconds for which messages in hand wait for the target: well within that lease, too
+
+_MARK = 16  # characters by which an id differs that another message has already
+_ROOM = MAX_ID - _MARK - 1  # characters of the id itself beside it
 
 
 def take_in(source: Store, target: Store, limit: int) -> int:
@@ -108,31 +114,58 @@ def _release(group: Sequence[Message], source: Store) -> None:
 
 def _store(group: Sequence[Message], source: Store, target: Store) -> tuple[list[Message], int]:
     """The messages that are durable in the target now, and how many of them it did not know."""
-    written, new = _write([(message, message.id) for message in group], source, target)
-    # Looked at afterwards, because another intake may have stored one of the same id in the meantime.
-    held = {(message.id, _fingerprint(message)) for message in _browse(target, {message.id for message in written})}
-    stored, others = list[Message](), list[tuple[Message, str]]()
-    for message in written:
-        fingerprint = _fingerprint(message)
-        if (message.id, fingerprint) in held:
-            stored.append(message)
-        else:
-            others.append((message, f"{message.id}~{fingerprint[:16]}"))
+    stored, others, new = _store_named([(message, message.id) for message in group], source, target)
     if others:
         log.warning(
             "%d messages of store %r are not those that store %r knows by their ids, the first is %s: they get others",
-            len(others), source.name, target.name, others[0][0].id,
+            len(others), source.name, target.name, others[0].id,
         )  # fmt: skip
-        more, fresh = _write(others, source, target)
+        more, others, fresh = _store_named([(message, _other_id(message)) for message in others], source, target)
         stored, new = stored + more, new + fresh
+    if others:
+        # Whoever sends messages can work that id out too, and have sent something else by it. A random one he cannot.
+        log.warning("message %s of store %r has both its ids taken: it gets a random one", others[0].id, source.name)
+        written, fresh = _write(
+            [(message, _beside(message, secrets.token_hex(8))) for message in others], source, target
+        )
+        stored, new = stored + [message for message, _ in written], new + fresh
     return stored, new
 
 
-def _write(group: Sequence[tuple[Message, str]], source: Store, target: Store) -> tuple[list[Message], int]:
+def _store_named(
+    group: Sequence[tuple[Message, str]], source: Store, target: Store
+) -> tuple[list[Message], list[Message], int]:
+    """Stores these messages by these ids: those that the target has, those for which it has another one, and how many
+    of the ids it did not know."""
+    written, new = _write(group, source, target)
+    # Looked at afterwards, because another intake may have stored one of the same id in the meantime.
+    ids = {message_id for _, message_id in written}
+    held = {(message.id, _fingerprint(message)) for message in _browse(target, ids)}
+    stored, others = list[Message](), list[Message]()
+    for message, message_id in written:
+        (stored if (message_id, _fingerprint(message)) in held else others).append(message)
+    return stored, others, new
+
+
+def _other_id(message: Message) -> str:
+    """The id of a message whose own another one has: the same when it comes again."""
+    known_by = _fingerprint(message)
+    if len(message.id) > _ROOM:  # it is cut, and what is cut off tells it from others
+        known_by = hashlib.sha256(f"{known_by}/{message.id}".encode()).hexdigest()
+    return _beside(message, known_by[:_MARK])
+
+
+def _beside(message: Message, mark: str) -> str:
+    return f"{message.id[:_ROOM]}~{mark}"
+
+
+def _write(
+    group: Sequence[tuple[Message, str]], source: Store, target: Store
+) -> tuple[Sequence[tuple[Message, str]], int]:
     """Those of the messages that the target took, or knows, by these ids, and how many of the ids it did not know."""
     known = {message.id for message in _browse(target, {message_id for _, message_id in group})}
     written = _write_fitting(group, source, target)
-    return [message for message, _ in written], len({message_id for _, message_id in written} - known)
+    return written, len({message_id for _, message_id in written} - known)
 
 
 def _write_fitting(group: Sequence[tuple[Message, str]], source: Store, target: Store) -> Sequence[tuple[Message, str]]:

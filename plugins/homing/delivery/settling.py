@@ -81,8 +81,10 @@ class Settling:
         """
         total = Settlement()
         crashed = self._take_over()
-        for held in self._held_again():
-            found = self._count_crashes(held, self._sort(held), crashed)
+        parts = list(self._held_again())
+        self._count_crashes(parts, crashed)
+        for held in parts:
+            found = self._sort(held)
             self._finish(held, [head.row_id for head in found.complete])
             gone, stuck = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
             settled = gone | stuck
@@ -171,21 +173,32 @@ class Settling:
     def _take_over(self) -> list[Fence]:
         """Ends the right to record of every step that did not come to its end, and records as failed the one message
         that was in hand. The steps of which it is not known."""
-        ledger, run_id = self._stores.ledger, self._holding.run_id
-        fences = [ledger.open_step(run_id, step, DEFAULT_LEASE) for step in ledger.left_open(run_id)]
-        return [fence for fence in fences if suspects.blame(ledger, fence) is None]
+        ledger, run_id, unknown = self._stores.ledger, self._holding.run_id, list[Fence]()
+        for step in ledger.left_open(run_id):
+            fence = ledger.open_step(run_id, step, DEFAULT_LEASE)
+            if suspects.blame(ledger, fence) is None:
+                unknown.append(fence)
+            else:
+                ledger.close_step(fence)  # or a settlement that is done again would not know who it was
+        return unknown
 
-    def _count_crashes(self, held: Held, found: Sorted, crashed: Sequence[Fence]) -> Sorted:
-        """Counts a crash for each message that one of these steps may have died of. Those for which it is one too many
-        have failed: alone in its replay, each shows whether it was the one."""
-        if not crashed:
-            return found
+    def _count_crashes(self, parts: Sequence[Held], crashed: Sequence[Fence]) -> None:
+        """Counts a crash for each message that one of these steps may have died of."""
+        for held in parts if crashed else ():
+            self._count_crash(held, crashed)
+        # Before anything is moved, which may fail: a settlement that is done again does not count the same deaths.
+        for fence in crashed:
+            self._stores.ledger.close_step(fence)
+
+    def _count_crash(self, held: Held, crashed: Sequence[Fence]) -> None:
+        """The same for one part. Those for which it is one too many have failed: alone in its replay, each shows
+        whether it was the one."""
+        found = self._sort(held)
         spans = [suspects.span_of(fence) for fence in crashed]
         failed_before = [head for head in found.failed if not self._failed_here(found.entries[head.row_id])]
-        open_heads = [*found.untouched, *failed_before]
         died = [
             head
-            for head in open_heads
+            for head in (*found.untouched, *failed_before)
             if any(span is None or span.covers(head.row_id, head.message_id) for span in spans)
         ]
         held.store.count_crash(held.lease, [head.row_id for head in died])
@@ -193,7 +206,6 @@ class Settling:
         error = suspects.crash(f"{most} who had this message in hand have died", crashed[0].step)
         worst = [head for head in died if head.crashes + 1 >= most]
         self._stores.ledger.record(crashed[0], [head.entry(SOURCE_FLOW, FAILED, error=error) for head in worst])
-        return self._sort(held) if worst else found
 
     # -- moving ------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,29 @@ def test_of_a_part_that_was_in_hand_only_its_messages_are_suspected(pipeline: Pi
     assert {one for one, number in crashes(pipeline.stores.store).items() if number} == {first, last}
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["one in hand", "nobody knows"])
+def test_a_settlement_that_is_done_again_counts_no_death_twice(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    batch, (bad, innocent) = pipeline.claimed("run", "bad", "good")
+    pipeline.failed("run", bad, "crm")
+    killer = suspects.one(Entry(pipeline.ref(bad), "crm", FAILED, batch_id="run"))
+    left_open(pipeline.stores, "run", of=killer if known else None)
+
+    def away(*_args: object, **_options: object) -> None:
+        raise StoreUnavailableError("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(pipeline.stores.failures, "store_many", away)
+        for _ in range(MAX_DELIVERIES):
+            with pytest.raises(StoreUnavailableError):
+                batch.settle()
+    settlement = batch.settle()
+
+    assert (settlement.failed, settlement.released) == (1, 1)
+    assert crashes(pipeline.stores.store)[innocent] == (0 if known else 1)
+
+
 def test_a_message_that_was_there_at_too_many_deaths_has_failed(pipeline: Pipeline) -> None:
     pipeline.stores.store.store("order", id="p")
     for attempt in range(MAX_DELIVERIES):

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from homing.delivery import PipelineStores, Settlement, open_pipeline_stores
 from homing.errors import StoreUnavailableError
 from tests.servers import PostgreSQL
-from tests.unit.delivery.conftest import FLOWS, Pipeline
+from tests.unit.delivery.conftest import FLOWS, Pipeline, waiting
 
 pytestmark = pytest.mark.services
 
@@ -101,3 +101,25 @@ def test_what_is_to_be_dead_lettered_waits_where_it_is(pipeline: Pipeline, fail_
         assert len(pipeline.stores.failures.present([pipeline.ref(message_id).name])) == 1
     assert replay.finish_replay() == Settlement(dead_lettered=1)
     assert pipeline.stores.dead_letters.count()["available"] == 1
+
+
+def test_a_replay_that_died_once_is_counted_once_however_often_its_end_is_tried(
+    pipeline: Pipeline, fail_over: FailOver
+) -> None:
+    _, (bad, innocent) = pipeline.claimed("run", "bad", "good")
+    for one in (bad, innocent):
+        pipeline.failed("run", one, "crm")
+    pipeline.batch("run").settle()
+    replay = pipeline.batch("replay")
+    replay.reclaim([bad, innocent])
+    pipeline.failed("replay", bad, "crm", batch_id="run")
+    pipeline.stores.ledger.open_step("replay", "replay", 60)  # and is never heard of again
+    with fail_over.only_reading():
+        for _ in range(pipeline.stores.failures.properties.max_deliveries):
+            with pytest.raises(StoreUnavailableError, match="read-only"):
+                replay.finish_replay()
+
+    assert replay.finish_replay() == Settlement(dead_lettered=1, released=1)
+    (letter,) = pipeline.stores.dead_letters.browse(10)
+    assert letter.content["message"]["id"] == bad
+    assert waiting(pipeline.stores) == {innocent}
