@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from homing.airflow.pipeline import PipelineSpec, batch_id
 from homing.delivery import open_pipeline_stores
-from homing.delivery.operations import CLEAR, REPLAY, Operator, Rule, declare, named
+from homing.delivery.operations import CLEAR, REPLAY, RETRY, Operator, Rule, declare, named
 from homing.errors import HomingError
 from homing.stores.sql import OperationEvent, SqlStore
 from homing.stores.sql.operations import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED
@@ -45,23 +46,29 @@ def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
 
 
 def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
-    """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved."""
+    """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved.
+
+    What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
+    somebody clears such a run, other messages than those count as if they had been asked for by hand.
+    """
     rule = rule_of(pipeline)
-    if not is_by_hand(context):
-        return rule is None or len(ids) <= rule.above
     event, kept = _event(context, ids, BEGUN), store.operations()
-    if rule is not None:
+    if rule is None:
+        if is_by_hand(context):
+            kept.append(event)
+        return True
+    if is_by_hand(context) or _clears(context):
         return kept.append_within(event, rule.above, rule.window, otherwise=ASKED)
-    kept.append(event)
+    if len(ids) > rule.above:
+        return False
+    kept.append(replace(event, what=RETRY))
     return True
 
 
 def may_replay(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
     """Whether this run may replay these very messages, unasked or approved: an XCom may have been changed since."""
-    if pipeline.approve_replays_above is None or not is_by_hand(context):
-        unasked = begin(store, pipeline, context, ids)
-        if unasked:
-            return True
+    if pipeline.approve_replays_above is None:
+        return begin(store, pipeline, context, ids)
     return any(event.event in (BEGUN, APPROVED) for event in store.operations().of(_id(context, ids)))
 
 
@@ -92,13 +99,18 @@ def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, out
 
 def note_clear(pipeline: PipelineSpec, context: Any) -> None:
     """Writes down that somebody cleared a task of this run, once for each clear."""
-    cleared = getattr(context["dag_run"], "clear_number", 0) or 0
+    cleared = _clears(context)
     if not cleared:
         return
     operation = batch_id(context["dag"].dag_id, context["run_id"], f"cleared {cleared}")
     event = OperationEvent(operation, BEGUN, CLEAR, _CLEARED, _VIA, selection={"batch": pipeline.run_key(context)})
     with open_pipeline_stores(*pipeline.urls()) as stores:
         stores.store.operations().append(event)
+
+
+def _clears(context: Any) -> int:
+    """How often tasks of this run were cleared."""
+    return int(getattr(context["dag_run"], "clear_number", 0) or 0)
 
 
 def _id(context: Any, ids: Sequence[str]) -> str:
@@ -110,14 +122,14 @@ def _id(context: Any, ids: Sequence[str]) -> str:
 def _event(
     context: Any, ids: Sequence[str], event: str, *, who: str | None = None, outcome: dict[str, Any] | None = None
 ) -> OperationEvent:
-    asker = asker_of(context) or _UNKNOWN
+    pipeline = _CLEARED if _clears(context) else "(the pipeline)"
     why = context["params"].get("reason") or getattr(context["dag_run"], "note", None)
     asked = {name: value for name, value in context["params"].items() if value and name not in ("ids", "reason")}
     return OperationEvent(
         _id(context, ids),
         event,
         REPLAY,
-        who or (asker if is_by_hand(context) else "(the pipeline)"),
+        who or ((asker_of(context) or _UNKNOWN) if is_by_hand(context) else pipeline),
         _VIA,
         why=None if why is None else str(why),
         messages=len(ids),

@@ -16,6 +16,7 @@ from homing.stores.sql.tombstones import digest
 
 _OUT_OF_REACH = (
     "the broker, and whoever else it came from: what they send again is stored again",
+    "the table of operations, where a replay that somebody asked for names it by its id: nothing there is ever changed",
     "backups, replicas and logs of the databases",
     "logs and XComs of Airflow and event logs of Spark, where handlers or ids say something of it",
 )

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 #: What can be done.
 REPLAY, DEAD_LETTER, PURGE, DISCARD, FORGET, INIT = "replay", "dead-letter", "purge", "discard", "forget", "init"
 #: A task of a run was cleared, which runs its batch again; a pipeline said how many messages are replayed unasked.
-CLEAR, RULE = "clear", "rule"
+CLEAR, RULE, RETRY = "clear", "rule", "retry"
 
 #: The state of one that has begun, and of whose end nothing is known.
 UNFINISHED = "unfinished"

@@ -138,6 +138,33 @@ def test_what_the_pipeline_replays_itself_does_not_count(held: PipelineSpec, ask
     assert asked == []
 
 
+def test_what_is_slipped_into_a_run_of_the_pipeline_that_is_cleared_counts(
+    held: PipelineSpec, asked: list[str]
+) -> None:
+    approval(held, ["a", "b"]).execute(run("r1", by_hand=False))
+    approval(held, ["a", "b"]).execute(run("r1", by_hand=False, clears=1))
+    approval(held, ["x", "y"]).execute(run("r1", by_hand=False, clears=2))
+    assert asked == []
+
+    approval(held, ["z"]).execute(run("r1", by_hand=False, clears=3))
+
+    assert asked == ["Replay 1 messages of orders?"]
+
+
+def test_a_run_of_the_pipeline_replays_only_what_it_began_with(
+    held: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    ids, context = names(stores, failed), run("r1", by_hand=False)
+    approval(held, ids[:2]).execute(context)
+
+    with pytest.raises(AirflowFailException, match="not approved"):
+        replay(held, ids[2:], context)
+    replay(held, ids[:2], context)
+
+    assert stores.failures.count()["available"] == 1
+
+
 def test_what_was_approved_leaves_room_for_others(held: PipelineSpec, asked: list[str]) -> None:
     ids, context = ["a", "b", "c"], run("r1")
     approval(held, ids).execute(context)

@@ -34,14 +34,19 @@ def refuse_plain_text(url: URL) -> None:
     backend = url.get_backend_name()
     if backend == "sqlite":
         raise ConfigurationError("require_tls is for stores on a server: a SQLite store is a file")
-    place = str(url.query.get("host") or url.host or "")
-    if "unix_socket" in url.query or not place or place.startswith(("/", "@")):
+    if "unix_socket" in url.query or any(not place or place.startswith(("/", "@")) for place in _hosts(url)):
         raise ConfigurationError("require_tls needs a host in the store's URL: there is no TLS through a local socket")
     mode = url.query.get("sslmode", _SAFE_MODES[0])
     if backend != "mysql" and mode not in _SAFE_MODES:
         raise ConfigurationError(f"require_tls takes sslmode={', '.join(_SAFE_MODES)}, not {mode!r:.60}")
     if read_flag("ssl_disabled", url.query.get("ssl_disabled", "false")):
         raise ConfigurationError("require_tls and ssl_disabled=true contradict each other")
+
+
+def _hosts(url: URL) -> list[str]:
+    """All the hosts that may be connected to: libpq takes several, and one that is a local socket speaks no TLS."""
+    said = url.query.get("host") or url.host or ""
+    return [place.strip() for text in ([said] if isinstance(said, str) else said) for place in text.split(",")]
 
 
 def driver_settings(url: URL, *, required: bool) -> tuple[URL, dict[str, Any]]:
