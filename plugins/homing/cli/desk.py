@@ -14,6 +14,7 @@ from homing.delivery.operations import Operator, operator_here
 from homing.printable import printable
 from homing.store import Store
 from homing.stores import open_store, resolve_url
+from homing.stores.sql import SqlStore
 
 VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
 
@@ -42,10 +43,22 @@ class Desk:
         return open_store(self.find_url(reference))
 
     @contextmanager
-    def pipeline(self, arguments: Namespace) -> Iterator[PipelineStores]:
-        """The stores of the pipeline whose store and dead-letter store were named."""
+    def known_store(self, reference: str) -> Iterator[Store]:
+        """The store, which must be there: whoever looks for something in a store that a typo names would find nothing,
+        and be told that all is well."""
+        with self.open(reference) as store:
+            if isinstance(store, SqlStore):
+                store.refuse_unknown()
+            yield store
+
+    @contextmanager
+    def pipeline(self, arguments: Namespace, *, new: bool = False) -> Iterator[PipelineStores]:
+        """The stores of the pipeline whose store and dead-letter store were named. The store must be there, unless it
+        may be `new`; a dead-letter store is made when it is first needed."""
         urls = self.find_url(arguments.store), self.find_url(arguments.dead_letter_store)
         with open_pipeline_stores(*urls) as stores:
+            if not new:
+                stores.store.refuse_unknown()
             yield stores
 
     def show(self, answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], arguments: Namespace) -> None:

@@ -30,7 +30,8 @@ def failures(arguments: Namespace, desk: Desk) -> int:
 
 
 def replay(arguments: Namespace, desk: Desk) -> int:
-    """Replays what was selected. 1 when something still fails; it stays where it was."""
+    """Replays what was selected. 1 when something still fails, which stays where it was, and when nothing that has
+    failed is meant."""
     selection, chain = _selection(arguments), load_chain(arguments.chain)
     if selection.everything and not arguments.all:
         raise ConfigurationError("say what to replay: ids, --batch, --error-group, --since, ... or --all")
@@ -38,10 +39,11 @@ def replay(arguments: Namespace, desk: Desk) -> int:
         raise ConfigurationError(f"--rate is a positive number of messages per second, not {arguments.rate}")
     with desk.pipeline(arguments) as stores:
         found = select(stores, selection)
+        astray = _tell_astray(selection, found, stores.store.name, desk)
         if arguments.dry_run:
             desk.tell(f"would replay {len(found)} messages")
             desk.show(_groups(found), arguments)
-            return DONE
+            return NOT_SO if astray else DONE
         chain.refuse_dataframes()  # before anything is held
         batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
         with operation(
@@ -62,7 +64,20 @@ def replay(arguments: Namespace, desk: Desk) -> int:
     if busy:
         desk.tell(f"{busy} of them are being replayed by somebody else")
     desk.show({**answer, "outcomes": dict(tally)}, arguments)
-    return NOT_SO if settlement.released or busy else DONE
+    return NOT_SO if settlement.released or busy or astray else DONE
+
+
+def _tell_astray(selection: Selection, found: list[Failure], store: str, desk: Desk) -> bool:
+    """Whether nothing that failed is what was asked for, or one of the ids, which is then said."""
+    if not found and not selection.ids:
+        desk.tell(f"homing: nothing that has failed in store {store!r} fits; `homing failures` lists what has")
+        return not selection.everything
+    names = {name for failure in found for name in (failure.message_id, failure.ref.name)}
+    # With a limit, those that are missing may have failed and be too many.
+    left = [one for one in selection.ids if one not in names] if selection.limit is None or not found else []
+    for one in left:
+        desk.tell(f"homing: message {one} has not failed in store {store!r}, or does not fit what else was asked for")
+    return bool(left)
 
 
 def dead_letter(arguments: Namespace, desk: Desk) -> int:

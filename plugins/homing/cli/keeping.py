@@ -23,7 +23,7 @@ from homing.times import parse_duration
 def purge(arguments: Namespace, desk: Desk) -> int:
     """Removes finished messages; how many."""
     older_than = None if arguments.older_than is None else parse_duration(arguments.older_than)
-    with desk.open(arguments.store) as store:
+    with desk.known_store(arguments.store) as store:
         if arguments.state == DEAD:
             _refuse_last_copies(store)
         if arguments.dry_run:

@@ -20,19 +20,22 @@ from homing.times import parse_past
 
 
 def stores(arguments: Namespace, desk: Desk) -> int:
-    """Counts each named store and, in a database, every other store that lies there too."""
+    """Counts each named store and, in a database, every other store that lies there too. 1 when one that was named
+    cannot be counted."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    counted = True
     for reference in arguments.stores or _set(desk):
-        with desk.open(reference) as store:
+        with desk.known_store(reference) as store:
+            counted = counted and COUNT in store.features
             for place, row in _counted(store, desk):
                 rows.setdefault(place, row)
     desk.show(list(rows.values()), arguments)
-    return DONE
+    return DONE if counted or not arguments.stores else NOT_SO
 
 
 def peek(arguments: Namespace, desk: Desk) -> int:
     """The next messages, contents included. 1 when nothing is due."""
-    with desk.open(arguments.store) as store:
+    with desk.known_store(arguments.store) as store:
         found = store.browse(arguments.limit, state=AVAILABLE)
     desk.show([_whole(message) for message in found], arguments)
     return DONE if found else NOT_SO
@@ -40,7 +43,7 @@ def peek(arguments: Namespace, desk: Desk) -> int:
 
 def list_messages(arguments: Namespace, desk: Desk) -> int:
     """Messages as lines."""
-    with desk.open(arguments.store) as store:
+    with desk.known_store(arguments.store) as store:
         found = store.browse(arguments.limit, state=arguments.state, after=arguments.after)
     desk.show([_line(message) for message in found], arguments)
     return DONE
@@ -75,7 +78,7 @@ def show(arguments: Namespace, desk: Desk) -> int:
 def operations(arguments: Namespace, desk: Desk) -> int:
     """Who changed what, when and why, the oldest first."""
     since = parse_past(arguments.since) if arguments.since else None
-    with desk.open(arguments.store) as store:
+    with desk.known_store(arguments.store) as store:
         if not isinstance(store, SqlStore):
             raise ConfigurationError(f"store {store.name!r} is in no database, and keeps no operations")
         found = read_operations(store, since, limit=arguments.limit)
@@ -116,6 +119,8 @@ def _set(desk: Desk) -> list[str]:
 def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     if not isinstance(store, SqlStore):
         counts = store.count() if COUNT in store.features else {}
+        if COUNT not in store.features:
+            desk.tell(f"homing: store {store.name!r} cannot be counted, and its broker was not asked for anything")
         yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
         return
     for name in sorted({store.name, *store.siblings()}):

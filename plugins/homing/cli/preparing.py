@@ -74,7 +74,7 @@ def _prepare(part: _Part, arguments: Namespace, desk: Desk) -> list[str]:
 def _parts(arguments: Namespace, desk: Desk) -> Iterator[list[_Part]]:
     """The stores of the pipeline, or the one store where no dead-letter store is named."""
     if _names_dead_letters(arguments, desk):
-        with desk.pipeline(arguments) as stores:
+        with desk.pipeline(arguments, new=True) as stores:
             yield [_Part(stores.store, pipeline=True), _Part(stores.failures), _Part(stores.dead_letters)]
         return
     desk.tell("no dead-letter store is named: this is about the store alone, not about a pipeline")

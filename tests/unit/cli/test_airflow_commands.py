@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import homing
+from homing import open_store
 from homing.cli.commands import COMMANDS
 
 
@@ -25,10 +26,17 @@ def test_the_provider_adds_every_command() -> None:
     assert [command.name for command in group.subcommands] == [command.name for command in COMMANDS]
 
 
+def _make_store(url: str) -> None:
+    """As its first producer or consumer would."""
+    with open_store(url) as store:
+        store.count()
+
+
 def test_a_command_ends_with_the_same_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from homing.airflow.commands import get_cli_commands
 
     peek = next(command for command in get_cli_commands()[0].subcommands if command.name == "peek")
+    _make_store(f"sqlite:///{tmp_path}/x.db")
 
     with pytest.raises(SystemExit) as end:
         peek.func(Namespace(store=f"sqlite:///{tmp_path}/x.db", limit=1, output="table"))
@@ -48,6 +56,7 @@ def test_a_command_finds_a_chain_in_the_dag_folder(
     audit = next(command for command in get_cli_commands()[0].subcommands if command.name == "audit")
     url = f"sqlite:///{tmp_path}/x.db"
     given = {"chain": "foldered_chain:chain", "destinations": None, "output": "json"}
+    _make_store(f"{url}?store=a")
 
     with pytest.raises(SystemExit) as end:
         audit.func(Namespace(store=f"{url}?store=a", dead_letter_store=f"{url}?store=b", **given))

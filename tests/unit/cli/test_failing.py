@@ -153,3 +153,36 @@ def test_what_is_finished_unknown_or_held_is_not_dead_lettered(homing: Shell, pi
 
     assert (answer.code, answer.err.count("somebody holds it")) == (1, 2)
     assert pipeline.stores.dead_letters.count()["available"] == 0
+
+
+@pytest.mark.parametrize(
+    "which",
+    [("nobody",), ("--error-group", "crm: KeyError"), ("--destination", "cmr"), ("--batch", "b"), ("--until", "PT1H")],
+    ids=lambda which: which[0],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["done", "dry"])
+def test_a_replay_of_what_has_not_failed_says_so_and_ends_with_1(
+    homing: Shell, chain: str, dead: str, which: tuple[str, ...], dry: tuple[str, ...]
+) -> None:
+    answer = homing("replay", *which, "--chain", chain, *dry)
+
+    assert answer.code == 1
+    assert ("nobody has not failed" if which == ("nobody",) else "nothing that has failed") in answer.err
+
+
+def test_an_id_that_has_not_failed_is_named_and_the_others_are_replayed(
+    homing: Shell, chain: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+
+    answer = homing("replay", dead, "nobody", "--chain", chain, "-o", "json")
+
+    assert (answer.code, answer.data["delivered"]) == (1, 1)
+    assert "message nobody has not failed" in answer.err
+    assert dead not in answer.err
+
+
+def test_a_replay_of_everything_is_done_when_nothing_has_failed(homing: Shell, chain: str) -> None:
+    homing("send", "1")
+
+    assert homing("replay", "--all", "--chain", chain).code == 0

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from homing import open_store
 from homing.cli.main import main
+from homing.stores.sql import SqlStore
 from tests.unit.cli.conftest import Shell
 
 
@@ -57,6 +59,8 @@ def test_show_tells_where_a_message_is_and_what_happened_at_each_destination(hom
 
 
 def test_show_of_an_unknown_message_says_so_and_ends_with_1(homing: Shell) -> None:
+    homing("init")
+
     answer = homing("show", "nobody")
 
     assert (answer.code, answer.out) == (1, "")
@@ -108,3 +112,46 @@ def test_an_id_that_would_steer_the_terminal_reaches_none(homing: Shell, output:
         answer = homing(*command, "-o", output)
         assert "pwned" in answer.out + answer.err
         assert not set("\x1b\x07\x9b\u202e") & set(answer.out + answer.err)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stores", "STORE"),
+        ("peek", "--store", "STORE"),
+        ("list", "--store", "STORE"),
+        ("show", "m", "--store", "STORE"),
+        ("failures", "--store", "STORE"),
+        ("operations", "--store", "STORE"),
+        ("audit", "--destinations", "crm", "--store", "STORE"),
+        ("replay", "--all", "--chain", "CHAIN", "--store", "STORE"),
+        ("dead-letter", "m", "--reason", "why", "--store", "STORE"),
+        ("forget", "m", "--reason", "why", "--store", "STORE"),
+        ("purge", "--store", "STORE"),
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("file", ["x.db", "y.db"])
+def test_a_store_that_a_typo_names_is_not_found_and_not_made(
+    homing: Shell, chain: str, tmp_path: Path, command: tuple[str, ...], file: str
+) -> None:
+    homing("send", "1", "--id", "m")
+    url = f"sqlite:///{tmp_path}/{file}?store=ordres"
+    words = {"STORE": url, "CHAIN": chain}
+
+    answer = homing(*(words.get(word, word) for word in command))
+
+    assert (answer.code, answer.out) == (1, "")
+    assert "there is no store 'ordres'" in answer.err
+    assert ("which has orders:" in answer.err) == (file == "x.db")
+    assert (tmp_path / file).exists() == (file == "x.db")
+    with open_store(f"sqlite:///{tmp_path}/x.db?store=orders") as store:
+        assert isinstance(store, SqlStore)
+        assert "ordres" not in store.siblings()
+
+
+def test_a_store_that_cannot_be_counted_is_not_said_to_be_well(homing: Shell) -> None:
+    answer = homing("stores", "amqp://127.0.0.1:1/?store=orders")
+
+    assert answer.code == 1
+    assert "store 'orders' cannot be counted" in answer.err

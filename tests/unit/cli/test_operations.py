@@ -75,6 +75,7 @@ def test_a_replay_that_raises_has_failed(
 
 
 def test_operations_can_be_narrowed_down_by_time(homing: Shell, stores: PipelineStores) -> None:
+    stores.store.count()  # which makes it
     homing("purge")
     later = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
 

@@ -125,6 +125,14 @@ def fail(pipeline: Pipeline, content: object) -> str:
     return message_id
 
 
+def test_grants_are_printed_only_of_tables_that_are_there_and_make_none(bare: Site) -> None:
+    answer = bare.homing("owner", "grants", "--role", "producer", "--to", "shop")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "run `homing init` first" in answer.err
+    assert bare.execute("owner", "select 1 from pg_tables where tablename like 'homing%'") == []
+
+
 # -- producer --------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Table
 
-from homing.errors import NotPermittedError, UnsupportedError
+from homing.errors import ConfigurationError, NotPermittedError, UnsupportedError
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database
 from homing.stores.sql.ledger import SqlLedger
@@ -55,6 +55,10 @@ class Access:
                 f"store {self._name!r} is not on PostgreSQL, for which `homing grants` has statements"
             )
         operations, *ledger = self._beside(pipeline)
+        if missing := self._database.outdated():  # printing makes no tables, and who grants on what is not there fails
+            raise ConfigurationError(
+                f"store {self._name!r} has no table {missing[0]} of this version to grant on: run `homing init` first"
+            )
         archive = self._archive.table if self._archive is not None and self._has_archive() else None
         forgets = self._live.current().duplicate_window > 0
         tables = StoreTables(self._messages, registry_table(), archive, ledger, operations, forgets=forgets)

@@ -37,7 +37,7 @@ from homing.stores.sql.engine import READING, descriptor_of, make_engine
 from homing.stores.sql.gate import Gate
 from homing.stores.sql.outages import asks_again, is_away, is_denied, is_missing_table
 from homing.stores.sql.roles import Right, lacking
-from homing.stores.sql.schema import NowInNanoseconds
+from homing.stores.sql.schema import NowInNanoseconds, registry_table
 from homing.stores.sql.tls import tls_fault
 
 log = logging.getLogger(__name__)
@@ -312,11 +312,24 @@ class Database:
         with self.translated("read from"), self._inside(), self._looking() as connection:
             return [str(table.name) for table in self._outdated(connection, self._missing)]
 
+    def has(self, table: Table) -> bool:
+        """Whether this table is there, in whatever version. Makes nothing."""
+        with self.translated("read from"), self._inside(), self._looking() as connection:
+            return sqlalchemy.inspect(connection).has_table(table.name)
+
+    def names(self) -> list[str]:
+        """The tables of ours that are there. Makes nothing."""
+        registry = registry_table()
+        with self.translated("read from"), self._inside(), self._looking() as connection:
+            if not sqlalchemy.inspect(connection).has_table(registry.name):
+                return []
+            return sorted(connection.execute(sqlalchemy.select(registry.c.name)).scalars())
+
     @contextmanager
     def _looking(self) -> Iterator[Connection]:
-        """A connection that makes no file where there is none."""
+        """A connection that makes no file where there is none. The database complains of a missing folder."""
         file = self._url.database if self._gate else None
-        if file is None or Path(file).exists():
+        if file is None or Path(file).exists() or not Path(file).parent.exists():
             with self._reader.begin() as connection:
                 yield connection
             return

@@ -430,6 +430,17 @@ class SqlStore(Store):
         found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
         return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
 
+    def refuse_unknown(self) -> None:
+        """Raises TableMissingError when nobody has used or made this store yet. Makes nothing, as other calls would."""
+        if self._database.has(self._table):
+            return
+        prefix = self._table.name.removesuffix(self.name)
+        others = [name.removeprefix(prefix) for name in self._database.names() if "__" not in name]
+        raise TableMissingError(
+            f"there is no store {self.name!r} in this database, which has {', '.join(others) or 'no store at all'}: "
+            "mend the name or the URL, or make it with `homing init`"
+        )
+
     def scans(self) -> Scans:
         """Reads this store part by part, without claiming."""
         return Scans(self._database, self._table)
