@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 FINISHED = frozenset({"success", "failed"})
 _PAGE = 100
+#: Seconds a call may take: with its metadata in SQLite the server waits up to a minute for each other writer.
+ANSWERS_WITHIN = 150.0
 # Airflow listens on this machine: a proxy set in the environment must not see the calls.
 _OPENER = build_opener(ProxyHandler({}))
 
@@ -77,7 +79,7 @@ class AirflowApi:
         return self._username, self._password
 
     def http(
-        self, method: str, path: str, json: object = None, *, token: str | None = None, timeout: float = 30.0
+        self, method: str, path: str, json: object = None, *, token: str | None = None, timeout: float = ANSWERS_WITHIN
     ) -> Any:
         """Send one request to `path` below `url`; return the decoded JSON, the text, or None when empty.
 
@@ -110,7 +112,7 @@ class AirflowApi:
             self._token = str(answer["access_token"])
         return self._token
 
-    def api(self, method: str, path: str, json: object = None, *, timeout: float = 30.0) -> Any:
+    def api(self, method: str, path: str, json: object = None, *, timeout: float = ANSWERS_WITHIN) -> Any:
         """Call the public API: `path` is what follows /api/v2. Logs in again when the token has run out."""
         path = "/api/v2" + path
         try:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -267,24 +268,31 @@ def test_whoever_asks_for_an_archive_must_be_able_to_make_it(site: Site) -> None
 
 
 def test_a_consumer_listens_and_is_woken_up(site: Site) -> None:
-    heard = threading.Event()
-    with open_store(site.url("consumer")) as store, open_store(site.url("consumer", "orders_dead")) as dead:
-        config = ListenerConfig(polling_interval=60, max_retries=0, retry_interval=1, dead_letter_store=dead)
-        listener = StoreListener(store, config)
+    with (
+        open_store(site.url("consumer")) as store,
+        open_store(site.url("consumer", "orders_dead")) as dead,
+        open_store(site.url("producer")) as producer,
+    ):
+        assert store.wait(0.1) is False
+        with ThreadPoolExecutor(1) as pool:
+            woken = pool.submit(store.wait, 60)
+            producer.store("hello")
+            assert woken.result() is True
+
+        failed = threading.Event()
 
         def on_message(content: Any) -> None:
-            heard.set()
+            failed.set()
             raise ValueError("no good")
 
+        config = ListenerConfig(polling_interval=0.1, max_retries=0, retry_interval=1, dead_letter_store=dead)
+        listener = StoreListener(store, config)
         listener.attach(on_message)
         listener.start()
-        with open_store(site.url("producer")) as other:
-            other.store("hello")
-        assert heard.wait(60)
+        assert failed.wait(60)
         listener.graceful_stop()
 
         assert dead.count()["available"] == 1
-        assert store.wait(0.1) is False
 
 
 def test_a_consumer_changes_nothing_by_hand(site: Site) -> None:
