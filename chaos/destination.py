@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.messages import content_of, id_of, is_poison, is_shaky, is_unwanted, needs_replay
-from chaos.story import BEGAN, DROPPED, FAILED, PASSED, TOOK, Storybook, append, lines
+from chaos.story import BEGAN, DROPPED, FAILED, KEPT, PASSED, TOOK, Storybook, append, lines
 
 UP, DOWN, SLOW, LATE = "up", "down", "slow", "late"
 OS_ERROR, TIMEOUT, MEMORY = "OSError", "TimeoutError", "MemoryError"
@@ -69,6 +69,7 @@ class Destination:
             append(self._refused, f"{message_id} {flow}")
             self.book.tell(FAILED, message_id, flow, DestinationError.__name__)
             raise DestinationError(f"{message_id} is not fit for {flow}")
+        self.book.tell(KEPT, message_id, flow)
 
     def _take(self, message_id: str, flow: str, content: Any) -> None:
         mode, number = self._mode.read_text() if self._mode.exists() else UP, content["number"]

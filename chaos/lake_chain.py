@@ -5,19 +5,44 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chaos.chain import FOLDER, crm, wanted
-from chaos.destination import Destination
-from homing import HandlerChain, MessageContext, message_filter
+from pyspark.sql import DataFrame
+
+from chaos import chain as plain
+from chaos.chain import FOLDER
+from chaos.destination import SOURCE, Destination
+from chaos.story import KEPT, PASSED
+from homing import HandlerChain, MessageContext, destination, message_filter
 from homing.spark import parquet_lake
+
+_FOLDER = Path(os.environ.get(FOLDER, ""))
+_LAKE = parquet_lake(f"{_FOLDER}/lake")
+
+
+@message_filter
+def wanted(ctx: MessageContext) -> bool:
+    """The job has the message from here on, though no handler is called with it until `fit` is."""
+    passed = not _destination().drops(ctx.get_id(), ctx.get_content())
+    if passed:
+        _destination().book.tell(KEPT, ctx.get_id(), SOURCE)
+    return passed
 
 
 @message_filter
 def fit(ctx: MessageContext) -> bool:
     """Fails once for some: so that replays write to the lake, too."""
-    Destination(Path(os.environ[FOLDER])).look_at(ctx.get_id(), "lake", ctx.get_content())
+    _destination().look_at(ctx.get_id(), _LAKE.name, ctx.get_content())
     return True
 
 
-chain = HandlerChain(
-    "chaos", source_flow=[wanted], destinations_flow=[([fit], parquet_lake(f"{os.environ.get(FOLDER, '')}/lake")), crm]
-)
+@destination(dataframe=True)
+def lake(messages: DataFrame) -> None:
+    _LAKE.function(messages)
+    for row in messages.select("id").collect():
+        _destination().book.tell(PASSED, row["id"], _LAKE.name)
+
+
+def _destination() -> Destination:
+    return Destination(_FOLDER)
+
+
+chain = HandlerChain("chaos", source_flow=[wanted], destinations_flow=[([fit], lake), plain.crm])

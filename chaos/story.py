@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 BEGAN, TOOK, FAILED, DROPPED, PASSED = "began", "took", "failed", "dropped", "passed"
+#: Told of a message that the job still has: a DataFrame destination gets it next, which handles many at once.
+KEPT = "kept"
 
 # So long after its end a message may still be on the way into the ledger, or to its store, of whoever handled it.
 _RECORDED_AFTER = 2.0
@@ -116,7 +118,10 @@ class Story:
 
     def interrupted(self, message_id: str) -> int:
         """How often a harm befell a process while it had this very message in hand."""
-        held = [self._held(event) for event in self._of.get(message_id, ()) if event.what == BEGAN]
+        events = self._of.get(message_id, [])
+        held = [self._held(event) for event in events if event.what == BEGAN]
+        later = [event.at for event in events[1:]] + [float("inf")]
+        held += [(one.pid, one.at, next_at) for one, next_at in zip(events, later, strict=False) if one.what == KEPT]
         return sum(
             1
             for each in self._interruptions

@@ -23,7 +23,7 @@ from chaos.matrix import ROWS, as_markdown, explained, harms_of
 from chaos.messages import content_of, id_of, is_unwanted
 from chaos.nemesis import Nemesis
 from chaos.run import run
-from chaos.story import BEGAN, DROPPED, FAILED, TOOK, Event, Interruption, Story, Storybook
+from chaos.story import BEGAN, DROPPED, FAILED, KEPT, PASSED, TOOK, Event, Interruption, Story, Storybook
 from chaos.subjects import Subject, Traits
 from homing import open_store
 from homing.delivery.suspects import CRASH
@@ -181,6 +181,17 @@ def test_what_befalls_another_process_or_another_moment_is_no_part_of_the_story(
     assert Story(events, interruptions(25.0)).interrupted("b") == 0
     assert Story(events[:1], interruptions(25.0)).interrupted("b") == 1
     assert Story([events[0], events[2]], interruptions(31.0)).interrupted("b") == 0
+
+
+def test_what_a_job_keeps_for_a_dataframe_destination_is_in_hand_until_its_story_goes_on() -> None:
+    began = [event(BEGAN, "b", 10.0, "source"), event(PASSED, "b", 10.1, "source"), event(KEPT, "b", 10.2, "source")]
+    others = [event(BEGAN, "x", 11.0, "source"), event(KEPT, "x", 11.1, "source")]
+    written = event(PASSED, "b", 30.0)
+
+    assert Story([*began[:2], *others], interruptions(25.0)).interrupted("b") == 0
+    assert Story([*began, *others], interruptions(25.0)).interrupted("b") == 1
+    assert Story([*began, *others, written], interruptions(25.0)).interrupted("b") == 1
+    assert Story([*began, *others, written], interruptions(31.0)).interrupted("b") == 0
 
 
 def test_a_content_is_compared_with_what_was_stored() -> None:
