@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from homing.delivery import Batch, PipelineStores, work
 from homing.errors import HomingError
 from homing.spark.app import deliver_main, process_main, replay_main
+from homing.spark.submit import hadoop_shell
 
 _FIRST_PASS, _REPLAY = "first pass", "replay"
 #: How often a task is tried.
@@ -63,7 +64,7 @@ class Tasks:
             if _tried(process_main, arguments):
                 for flow in self.flows:
                     _tried(deliver_main, [*arguments, "--flow", flow])
-        work.remove(self.work_dir, batch.run_id)
+        work.remove(self.work_dir, batch.run_id, hadoop_shell)
         batch.settle()
 
     def _replay(self, replay: Batch, run_id: str) -> None:

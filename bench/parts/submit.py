@@ -14,7 +14,8 @@ from bench.progress import say
 from bench.rounds import Case, Comparison, rows, take_turns
 from bench.scale import Scale
 from bench.services import Services
-from homing.delivery.class_archive import cache_folder, class_archive
+from homing.delivery.private_folder import cache_folder
+from homing.spark.submit.class_archive import class_archive
 
 BAR = 0.65
 _JOB = "from pyspark.sql import SparkSession\nprint(SparkSession.builder.getOrCreate().range(10).count())\n"

@@ -116,8 +116,8 @@ GUARDS = (
     guard(
         "the files that a message's runs left are removed",
         _ERASURE,
-        "for folder in work.erase(place, runs)]",
-        "for folder in work.erase(place, ())]",
+        "folders = erase_folders(runs)\n",
+        "folders = erase_folders(())\n",
         f"{_NOTHING_LEFT}[sqlite]",
     ),
     guard(

@@ -161,6 +161,10 @@ class WorkDirError(HomingError):
     """The file system that a pipeline's work directory lies in cannot be reached, or did not do what it was asked."""
 
 
+class JobError(HomingError):
+    """A Spark job failed: its own output says why."""
+
+
 class LakeError(HomingError):
     """The file system that a lake lies in did not do what it was asked: nothing counts as delivered."""
 

@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import StringType
 
-from homing.delivery import reach
 from homing.spark import sessions
 from homing.spark.columns import PROCESSED, PROCESSED_DDL, STORED, STORED_DDL, TALLY, TALLY_DDL
+from homing.spark.submit import master
 from tests.simulation.hub import Process
 from tests.simulation.virtual import Here, replace
 
@@ -426,6 +426,6 @@ def install(patch: pytest.MonkeyPatch, here: Here) -> None:
         (sessions.cancel_jobs, Session.cancel),
         (sessions.parallelism, lambda _: _PARTS),
         (sessions.master_of, lambda _: "local"),
-        (reach.refuse_unreachable, lambda *_: None),
+        (master.refuse_unreachable, lambda *_: None),
     ]
     replace(patch, instead)

@@ -14,6 +14,7 @@ from homing.errors import StoreUnavailableError, TooLargeError
 from homing.message import Message
 from homing.pipeline import load_chain
 from homing.spark import app
+from homing.spark.submit import hadoop_shell
 from tests.simulation.hub import Process
 from tests.simulation.world import Pipeline, TaskFailedError, World
 
@@ -141,7 +142,7 @@ class Task:
             self._run(app.deliver_main, "--work-dir", self._work_dir, "--flow", flow)
 
     def settle(self) -> dict[str, Any]:
-        work.remove(self._work_dir, self.run_id)
+        work.remove(self._work_dir, self.run_id, hadoop_shell)
         batch = self._batch()
         batch.settle()
         return {"failed": batch.awaiting_replay(), "stranded": batch.stranded()}

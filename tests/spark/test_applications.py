@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import keep_books, open_pipeline_stores
-from homing.delivery.class_archive import class_archive
 from homing.spark.engine import Pipeline
+from homing.spark.submit.class_archive import class_archive
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS, FLOWS, Numbers, delivered
 

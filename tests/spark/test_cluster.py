@@ -19,10 +19,10 @@ from demo.ports import free_port
 from homing.airflow import PipelineSpec
 from homing.airflow.operators import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
-from homing.delivery.reach import build_py_files
 from homing.delivery.suspects import CRASH
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.spark.recorder import CHUNK
+from homing.spark.submit.py_files import build_py_files
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS
 from tests.spark.test_applications import APPLICATIONS

@@ -18,7 +18,7 @@ import yaml
 from demo.stack import COMPONENTS, AirflowStack
 from homing import open_store
 from homing.delivery import open_pipeline_stores
-from homing.delivery.reach import refuse_unreachable
+from homing.spark.submit.master import refuse_unreachable
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("compose-spec.json").read_text())

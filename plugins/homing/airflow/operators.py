@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -17,8 +13,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
 from airflow.sdk.log import mask_secret
 
-import homing
-from homing.airflow import by_hand, handing_over, metrics
+from homing.airflow import by_hand, metrics
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
@@ -26,21 +21,17 @@ from homing.airflow.telling import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.calling.interrupts import is_interrupt
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.class_archive import class_archive
 from homing.delivery.holding import Head
-from homing.delivery.private_folder import cache_folder
-from homing.delivery.reach import PY_FILES, build_py_files, is_local, refuse_unreachable
 from homing.delivery.replaying import replay_here
-from homing.delivery.work import local_path
-from homing.errors import ConfigurationError, HomingError
+from homing.errors import ConfigurationError, HomingError, JobError
 from homing.pipeline import load_chain
+from homing.spark.submit.job import SET_UP_WRONGLY, Job, find_ui
+from homing.spark.submit.master import is_connect, is_local
+from homing.spark.submit.py_files import PY_FILES
 
 _SLOWEST = 1e-5  # messages per second: about one a day
-# Our exit code when running the job again would not help, and how spark-submit reports it.
-_WRONGLY = 2
-_SET_UP_WRONGLY = f"Error code is: {_WRONGLY}."
-# What homing.spark.app says when its session is there.
-_SPARK_UI = re.compile(r"Spark application (?P<application>\S+) has its UI at (?P<ui>https?://\S+)")
+# How Airflow's hook reports a job that running again would not help.
+_SET_UP_WRONGLY = f"Error code is: {SET_UP_WRONGLY}."
 
 
 class PipelineJobOperator(SparkSubmitOperator):
@@ -87,49 +78,35 @@ class PipelineJobOperator(SparkSubmitOperator):
             raise
 
     def _run_job(self, context: Any, run_id: str, size: int) -> None:
-        self.application = str(_application(self.application_name))
+        job = Job(self.application_name, self.pipeline.chain, self.pipeline.work_dir, self.pipeline.urls())
+        self.application = str(job.application)
         connection = self._get_hook()._connection  # noqa: SLF001 - nowhere else is it to be had
-        self._reach_executors(connection)
+        master = connection["master"]
+        if not is_local(master):
+            self._bring_code(job, connection)
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
-        if self._is_small(size, connection) and self._done_alone(run_id):
+        if size <= self.pipeline.spark_above and job.can_run_alone(master) and self._done_alone(job, run_id):
             return
-        if handing_over.is_connect(connection):
-            mask_secret(connection["master"])  # there may be a token in it
-            with self._environment({"SPARK_REMOTE": connection["master"], PY_FILES: self.py_files or ""}):
-                self._run_client()
+        if is_connect(master):
+            mask_secret(master)  # there may be a token in it
+            with job.environment({"SPARK_REMOTE": master, PY_FILES: self.py_files or ""}):
+                self._run_client(job)
             return
-        with (
-            class_archive() as start,
-            self._environment(start.environment),
-            handing_over.files_for(connection, self._stores()) as files,
-        ):
+        # What the job needs of the stores is in the environment: whatever the operator keeps in its fields is rendered,
+        # logged or shown.
+        with job.submission(connection) as (start, files):
             self.files = ",".join(filter(None, [self.files, *files])) or None
             self._submit(context)
             start.had_session = bool(self.spark_application)
 
-    def _reach_executors(self, connection: dict[str, Any]) -> None:
+    def _bring_code(self, job: Job, connection: dict[str, Any]) -> None:
         """Sees to it that a driver and executors on other machines have the code, and can open the stores."""
-        master = connection["master"]
-        if is_local(master):
-            return
         try:
-            handing_over.check(connection, self.conf or {}, self._stores())
-            refuse_unreachable(master.partition("/;")[0], *self.pipeline.urls())
-            if handing_over.is_connect(connection) and local_path(self.pipeline.work_dir) is None:
-                raise ConfigurationError(  # noqa: TRY301
-                    f"a client of Spark Connect has no Hadoop to reach {self.pipeline.work_dir} with: give work_dir= a "
-                    "path that this machine and the server share"
-                )
+            job.check(connection, self.conf or {})
         except ConfigurationError as error:
             raise AirflowFailException(str(error)) from error
-        self._python_path()  # the chain is importable from now on
-        code = build_py_files(cache_folder(), self.pipeline.chain.partition(":")[0])
-        self.py_files = ",".join(filter(None, [self.py_files, str(code)]))
-
-    def _stores(self) -> dict[str, str]:
-        """The variables that a job finds its stores in. Secrets."""
-        return dict(zip(("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"), self.pipeline.urls(), strict=True))
+        self.py_files = ",".join(filter(None, [self.py_files, str(job.build_py_files())]))
 
     def _show_messages(self, context: Any) -> None:
         show_messages(self, context)
@@ -144,10 +121,10 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
         """The job's output, in which it says where Spark's UI can be seen."""
         for line in lines:
-            if found := _SPARK_UI.search(str(line)):
-                self.spark_application = found["application"]
+            if found := find_ui(str(line)):
+                self.spark_application, ui = found
                 try:
-                    self._show_spark_ui(found["ui"])
+                    self._show_spark_ui(ui)
                 except Exception as error:  # noqa: BLE001 - a job that runs is not to be left alone for a link
                     self.log.warning("the link to Spark's UI was not stored: %s", error)
             yield line
@@ -161,22 +138,13 @@ class PipelineJobOperator(SparkSubmitOperator):
                 raise AirflowFailException(str(error)) from error
             raise
 
-    def _is_small(self, size: int, connection: dict[str, Any]) -> bool:
-        """Whether one process is done with so many messages before Spark would have started. Where Spark is elsewhere,
-        there may be more to it than its speed: other packages, other networks."""
-        return (
-            size <= self.pipeline.spark_above
-            and is_local(connection["master"])
-            and local_path(self.pipeline.work_dir) is not None
-            and not load_chain(self.pipeline.chain).takes_dataframes
-        )
-
-    def _done_alone(self, run_id: str) -> bool:
-        """Works on the batch in one plain process, without Spark; whether that lived to see the end."""
+    def _done_alone(self, job: Job, run_id: str) -> bool:
+        """Works on the batch in one plain process, which is done before Spark would have started; whether that lived to
+        see the end."""
         self.log.info("up to %d messages are worked on without Spark", self.pipeline.spark_above)
         try:
-            with self._environment({}):
-                self._run_client("--alone")
+            with job.environment():
+                self._run_client(job, "--alone")
         except AirflowFailException:
             raise
         except AirflowException:
@@ -191,21 +159,16 @@ class PipelineJobOperator(SparkSubmitOperator):
         """What the ledger calls this task's work."""
         return self.application_name.removesuffix(".py")
 
-    def _run_client(self, *more: str) -> None:
-        """Runs the application in a process of its own, without spark-submit, which has nowhere to submit it to."""
-        command = [sys.executable, str(self.application), *(self.application_args or ()), *more]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:  # noqa: S603
-            self._client = client
-            try:
+    def _run_client(self, job: Job, *more: str) -> None:
+        try:
+            with job.client([*(self.application_args or ()), *more]) as client:
+                self._client = client
                 for line in client.stdout or ():
                     self.log.info("%s", line.rstrip())
-            except BaseException:
-                client.terminate()  # or leaving the block would wait for its end
-                raise
-        if client.returncode == _WRONGLY:
-            raise AirflowFailException(f"{self.application_name} was set up wrongly: the lines above say how")
-        if client.returncode:
-            raise AirflowException(f"{self.application_name} ended with {client.returncode}")
+        except ConfigurationError as error:
+            raise AirflowFailException(str(error)) from error
+        except JobError as error:
+            raise AirflowException(str(error)) from error
 
     def on_kill(self) -> None:
         self._killed = True
@@ -221,32 +184,6 @@ class PipelineJobOperator(SparkSubmitOperator):
 
     def _arguments(self, run_id: str) -> list[str]:
         return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.hold)]
-
-    @contextmanager
-    def _environment(self, more: dict[str, str]) -> Iterator[None]:
-        """The stores in this process's environment, which spark-submit inherits, and nowhere else: whatever the
-        operator keeps in its fields is rendered, logged or shown."""
-        added = {
-            **self._stores(),
-            "PYTHONPATH": os.pathsep.join(self._python_path()),
-            **more,
-        }
-        before = {name: os.environ.get(name) for name in added}
-        os.environ.update(added)
-        try:
-            yield
-        finally:
-            # `airflow dags test` runs one task after the other in one process.
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-    def _python_path(self) -> list[str]:
-        """Airflow can import the chain's module from the DAG folder; Spark is told where it was found."""
-        module = self.pipeline.chain.partition(":")[0]
-        load_chain(self.pipeline.chain)
-        source = Path(sys.modules[module].__file__ or "")
-        above = module.count(".") + (source.stem == "__init__")
-        return [str(source.parents[above]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
 
 
 class ProcessOperator(PipelineJobOperator):
@@ -380,13 +317,3 @@ class ReplayOperator(PipelineJobOperator):
         self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
         if left:
             raise AirflowException(f"{left} messages still fail: they stay where they were")
-
-
-def _application(name: str) -> Path:
-    """Where the Spark applications lie: beside plugins/."""
-    path = Path(homing.__file__).parents[2] / "spark_apps" / name
-    if not path.is_file():
-        raise ConfigurationError(
-            f"the Spark application {path} is missing: install Homing from its repository, editable"
-        )
-    return path

@@ -21,6 +21,7 @@ from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
+from homing.spark.submit import hadoop_shell
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -128,7 +129,7 @@ class StoreSensor(BaseSensorOperator):
                 self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)
             if known or stores.store.has_due():
-                work.require(self.pipeline.work_dir)
+                work.require(self.pipeline.work_dir, hadoop_shell)
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
 
     def _take_in(self, reference: str, target: SqlStore) -> None:

@@ -16,6 +16,7 @@ from homing.airflow.telling import note, show_messages
 from homing.delivery import Settlement, open_pipeline_stores, work
 from homing.delivery.batch import STRANDED_AFTER
 from homing.errors import WorkDirError
+from homing.spark.submit import hadoop_shell
 
 
 class SettleOperator(BaseOperator):
@@ -60,7 +61,7 @@ class SettleOperator(BaseOperator):
 
     def _clean_up(self, run_id: str) -> None:
         try:
-            work.remove(self.pipeline.work_dir, run_id)
+            work.remove(self.pipeline.work_dir, run_id, hadoop_shell)
         except WorkDirError as error:
             # The messages come first: what is left there takes room, and does no other harm.
             self.log.warning("batch %s is settled, and its files are left: %s", run_id, error)

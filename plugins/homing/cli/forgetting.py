@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.desk import Desk
-from homing.delivery import PipelineStores, erasure
+from homing.delivery import PipelineStores, erasure, work
 from homing.delivery.erasure import Traces
 from homing.delivery.operations import FORGET, operation
 from homing.delivery.private_folder import state_folder
 from homing.message import MessageRef
+from homing.spark.submit import hadoop_shell
 from homing.stores.sql.tombstones import digest
 
 _OUT_OF_REACH = (
@@ -34,11 +35,15 @@ def forget(arguments: Namespace, desk: Desk) -> int:
                 desk.tell(f"{text} means {len(found)} messages: {', '.join(ref.name for ref in found)}")
         places = arguments.work_dir or _default_work_dirs()
         removed = _seen(traces)
+
+        def erase_folders(runs: Collection[str]) -> list[str]:
+            return [folder for place in places for folder in work.erase(place, runs, hadoop_shell)]
+
         if refs and not arguments.dry_run:
             # Without their ids, which may say who somebody is.
             begun = operation(stores.store, FORGET, by=desk.operator, why=arguments.reason, messages=len(refs))
             with begun as outcome:
-                erased = erasure.forget(stores, refs, arguments.reason, work_dirs=places)
+                erased = erasure.forget(stores, refs, arguments.reason, erase_folders=erase_folders)
                 removed = {**erased.rows, "ledger": erased.ledger, "folders of runs": len(erased.folders)}
                 outcome.update(removed)
             _tell_rest(traces, [*erased.remarks, *_OUT_OF_REACH], desk)

@@ -8,11 +8,11 @@ message may be replayed, that is not delivered twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from homing.delivery import records, work
+from homing.delivery import records
 from homing.delivery.holding import resolve
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError, StillHeldError
@@ -69,10 +69,15 @@ def look(stores: PipelineStores, ref: MessageRef) -> Traces:
 
 
 def forget(
-    stores: PipelineStores, refs: Sequence[MessageRef], reason: str, *, work_dirs: Collection[str] = ()
+    stores: PipelineStores,
+    refs: Sequence[MessageRef],
+    reason: str,
+    *,
+    erase_folders: Callable[[Collection[str]], Sequence[str]] = lambda _: (),
 ) -> Erased:
-    """Removes these messages, finished or not, from all stores of the pipeline, its ledger and its work directories.
-    May be done again, and finishes what was interrupted.
+    """Removes these messages, finished or not, from all stores of the pipeline and its ledger; `erase_folders` removes
+    what the runs that had them in hand left in work directories, and returns the names of the folders. May be done
+    again, and finishes what was interrupted.
 
     Raises StillHeldError, which says until when, for a message that somebody works on, or may.
     """
@@ -83,7 +88,7 @@ def forget(
     tombstones = stores.ledger.tombstones
     tombstones.begin(refs, reason)
     runs = {run_id for ref in refs for run_id in look(stores, ref).runs}
-    folders = [folder for place in work_dirs for folder in work.erase(place, runs)]
+    folders = erase_folders(runs)
     rows = {role: sum(_remove(stores, store, ref) for ref in refs) for role, store in _places(stores).items()}
     ledger = stores.ledger.remove(refs)
     remarks = _scrub(stores)

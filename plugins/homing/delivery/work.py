@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from homing.delivery import hadoop_shell
 from homing.delivery.private_folder import make_private_folder
 from homing.errors import WorkDirError
 from homing.ledger import Fence, Ledger
@@ -31,11 +30,18 @@ _ANEW = ". Nothing of it was delivered: clear the task `process`, which writes i
 _OUTPUT = re.compile(r"processed-[A-Za-z0-9_-]+(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
-class Files(Protocol):
-    """A file system, as far as the Spark jobs need one beside Spark. Names are absolute."""
+class Folders(Protocol):
+    """A file system, as far as it is needed where no Spark job runs. Names are absolute."""
 
     def make_folder(self, name: str) -> None:
         """Makes a folder that only its owner can read, and those above it; one that is there is fine."""
+
+    def remove(self, name: str) -> None:
+        """Removes a folder and all it holds; one that is not there is fine."""
+
+
+class Files(Folders, Protocol):
+    """A file system, as far as the Spark jobs need one beside Spark."""
 
     def has_folder(self, name: str) -> bool:
         """Whether there is a folder of this name."""
@@ -51,9 +57,6 @@ class Files(Protocol):
 
     def move(self, source: str, target: str) -> None:
         """Gives a file another name, and makes the folders for it. Who reads there finds all of it, or nothing."""
-
-    def remove(self, name: str) -> None:
-        """Removes a folder and all it holds; one that is not there is fine."""
 
 
 class LocalFiles:
@@ -179,25 +182,26 @@ def _digest_of(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def require(place: str) -> None:
-    """Raises WorkDirError unless the work directory is in a file system that can be written to."""
+def require(place: str, elsewhere: Folders) -> None:
+    """Raises WorkDirError unless the work directory is in a file system that can be written to. What is not on this
+    machine is reached by `elsewhere`, here and below."""
     if local_path(place) is None:
-        hadoop_shell.make_folder(place)
+        elsewhere.make_folder(place)
 
 
-def remove(place: str, run_id: str) -> None:
+def remove(place: str, run_id: str, elsewhere: Folders) -> None:
     """Removes the run's directory. Idempotent: a step that finds nothing there runs the source flow itself.
 
     Raises WorkDirError when it cannot be reached.
     """
     path = local_path(place)
     if path is None:
-        hadoop_shell.remove(_batch_dir(place, run_id))
+        elsewhere.remove(_batch_dir(place, run_id))
     else:
-        shutil.rmtree(_batch_dir(path, run_id), ignore_errors=True)
+        LocalFiles().remove(_batch_dir(path, run_id))
 
 
-def erase(place: str, run_ids: Iterable[str]) -> list[str]:
+def erase(place: str, run_ids: Iterable[str], elsewhere: Folders) -> list[str]:
     """Removes the directories of these runs, and on this machine those that no run has touched for a day: who was
     killed may have left what messages say there. Their names, as far as it is known that they were there.
 
@@ -206,7 +210,7 @@ def erase(place: str, run_ids: Iterable[str]) -> list[str]:
     path = local_path(place)
     if path is None:
         for run_id in run_ids:
-            hadoop_shell.remove(_batch_dir(place, run_id))
+            elsewhere.remove(_batch_dir(place, run_id))
         return []
     mine = {Path(_batch_dir(path, run_id)) for run_id in run_ids}
     idle = time.time() - _ABANDONED_AFTER

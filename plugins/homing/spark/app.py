@@ -21,7 +21,6 @@ from pathlib import Path
 from homing.calling.traces import frames_of, sign_of
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, suspects
 from homing.delivery.keeper import LeaseKeeper
-from homing.delivery.reach import read_stores_file, refuse_unreachable
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.work import WorkDir
 from homing.errors import ConfigurationError, HandlerError, HomingError, LeaseLostError
@@ -32,11 +31,14 @@ from homing.spark.engine import Engine, Pipeline
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.sessions import cancel_jobs, master_of, open_session
 from homing.spark.signs import is_crash, is_death, is_outage
+from homing.spark.submit import secrets
+from homing.spark.submit.job import SET_UP_WRONGLY
+from homing.spark.submit.master import refuse_unreachable
 
 log = logging.getLogger("homing")
 
-STORE = "env:HOMING_STORE"
-DEAD_LETTER_STORE = "env:HOMING_DEAD_LETTER_STORE"
+STORE = f"env:{secrets.STORE}"
+DEAD_LETTER_STORE = f"env:{secrets.DEAD_LETTER_STORE}"
 
 #: How many deaths of a worker one job survives. Each message that kills costs two: one to notice, one to find it.
 MOST_CRASHES = 20
@@ -106,11 +108,11 @@ def _run(
 ) -> int:
     _show_our_log_lines()
     _end_when_told()
-    read_stores_file(Path.cwd())
+    secrets.read_stores_file(Path.cwd())
     try:
         _work(step, arguments, run_step, is_needed, afterwards)
     except ConfigurationError as error:
-        return _end(2, f"{step}: {error}")
+        return _end(SET_UP_WRONGLY, f"{step}: {error}")
     except HandlerError as error:
         return _end(1, f"{step} of batch {arguments.run_id}: {sign_of(error)}")
     except HomingError as error:

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from homing import portions
-from homing.delivery.reach import PY_FILES
+from homing.spark.submit.job import UI_SENTENCE
+from homing.spark.submit.py_files import PY_FILES
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def open_session(name: str) -> Iterator[SparkSession]:
     spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
     try:
         # The task that submitted this looks for the sentence, and links to the address.
-        log.info("Spark application %s has its UI at %s", spark.sparkContext.applicationId, spark.sparkContext.uiWebUrl)
+        log.info(UI_SENTENCE, spark.sparkContext.applicationId, spark.sparkContext.uiWebUrl)
         yield spark
     finally:
         spark.stop()

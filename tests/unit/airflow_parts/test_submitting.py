@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from homing.airflow import PipelineSpec
 from homing.airflow.operators import DeliverOperator
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.reach import STORES_FILE, read_stores_file
+from homing.spark.submit.secrets import STORES_FILE, read_stores_file
 from tests.servers import PostgreSQL
 from tests.unit.airflow_parts.conftest import context
 

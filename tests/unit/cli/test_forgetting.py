@@ -87,6 +87,18 @@ def test_without_a_work_directory_those_of_this_user_are_looked_into(
     assert (counts(removed)["folders of runs"], list(state.iterdir())) == (1, [])
 
 
+def test_a_work_directory_elsewhere_is_reached_by_hadoop_or_nothing_is_said_to_be_forgotten(
+    homing: Shell, failed: str, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+    answer = homing("forget", failed, "--reason", "asked for", "--work-dir", "hdfs://nodes/work")
+
+    assert (answer.code, "needs spark-class" in answer.err) == (1, True)
+    assert stores.failures.count()["available"] == 1
+
+
 def test_an_id_of_several_messages_removes_all_and_names_them(
     homing: Shell, stores: PipelineStores, pipeline: Pipeline
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from homing.delivery.class_archive import class_archive
+from homing.spark.submit.class_archive import class_archive
 
 
 def java(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

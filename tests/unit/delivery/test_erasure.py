@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from homing.delivery.suspects import one
 from homing.errors import ConfigurationError, StillHeldError, WorkDirError
 from homing.ledger import DELIVERED, FAILED, Entry, Ledger
 from homing.message import ACKNOWLEDGED, Message, MessageRef
+from homing.spark.submit import hadoop_shell
 from homing.stores.sql import SqlStore
 from homing.stores.sql.tombstones import Tombstones
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
@@ -34,6 +36,10 @@ def failed_with_content(pipeline: Pipeline, run_id: str, ref: MessageRef, text: 
         Entry(ref, "lake", DELIVERED, result={"stored": text}, batch_id="run"),
         Entry(ref, "crm", FAILED, error=error, snapshot=snapshot, batch_id="run"),
     )
+
+
+def erase(work_dir: Path, runs: Collection[str]) -> list[str]:
+    return work.erase(str(work_dir), runs, hadoop_shell)
 
 
 def died(pipeline: Pipeline, work_dir: Path) -> dict[str, MessageRef]:
@@ -110,7 +116,7 @@ def test_nothing_of_a_forgotten_message_is_left_and_its_neighbour_is_whole(
         neighbour = erasure.look(stores, refs[OTHER])
         assert MARK in everything(stores, work_dir)
 
-        erased = erasure.forget(stores, [refs[MARK]], "asked for", work_dirs=[str(work_dir)])
+        erased = erasure.forget(stores, [refs[MARK]], "asked for", erase_folders=partial(erase, work_dir))
 
         assert MARK not in everything(stores, work_dir)
         assert erased.rows == {"store": 1, "failure store": 0, "dead-letter store": 1}
@@ -176,14 +182,14 @@ def test_who_dies_half_way_has_lost_nothing_and_the_next_one_finishes(
         ref = died(Pipeline(stores), work_dir)[MARK]
         crash(*STEPS[before](stores))
         with pytest.raises(Crash):
-            erasure.forget(stores, [ref], "asked for", work_dirs=[str(work_dir)])
+            erasure.forget(stores, [ref], "asked for", erase_folders=partial(erase, work_dir))
         books = keep_books(stores, FLOWS)
         assert (books.balanced, books.unaccounted, books.total.accepted) == (True, [], 2)
         assert len(stores.ledger.known([ref.id])) == (0 if before in ("the scrubbing", "the end") else 1)
 
         found = erasure.find(stores, ref.id)  # all that whoever asks again still knows
         assert found == [ref]
-        erasure.forget(stores, found, "asked for again", work_dirs=[str(work_dir)])
+        erasure.forget(stores, found, "asked for again", erase_folders=partial(erase, work_dir))
 
         assert MARK not in everything(stores, work_dir)
         (tombstone,) = stores.ledger.tombstones.all()
@@ -403,7 +409,7 @@ def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_
         os.utime(path, (time.time() - 90_000,) * 2)
     os.utime(tmp_path / "work" / "not-ours", (0, 0))
 
-    erased = work.erase(str(tmp_path / "work"), ["mine"])
+    erased = work.erase(str(tmp_path / "work"), ["mine"], hadoop_shell)
 
     assert sorted(Path(each).name.rpartition("-")[0] for each in erased) == ["mine", "old"]
     assert sorted(each.name.rpartition("-")[0] for each in (tmp_path / "work").glob("*/")) == ["not", "young"]
@@ -420,7 +426,7 @@ def test_a_folder_that_cannot_be_removed_is_an_error(
     monkeypatch.setattr("shutil.rmtree", denied)
 
     with pytest.raises(WorkDirError, match="cannot be removed: Permission denied"):
-        work.erase(str(tmp_path), ["run"])
+        work.erase(str(tmp_path), ["run"], hadoop_shell)
 
 
 def test_a_tombstone_keeps_its_first_time_and_reason(pipeline: Pipeline) -> None:

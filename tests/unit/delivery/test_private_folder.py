@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from homing.delivery.class_archive import class_archive
 from homing.delivery.private_folder import make_private_folder
 from homing.delivery.work import LocalFiles, WorkDir
 from homing.errors import WorkDirError
 from homing.ledger import Ledger
+from homing.spark.submit.class_archive import class_archive
 
 NOBODY = 65534
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from homing.delivery.reach import build_py_files, is_local, refuse_unreachable
 from homing.errors import ConfigurationError
+from homing.spark.submit.master import is_local, refuse_unreachable
+from homing.spark.submit.py_files import build_py_files
 
 SQLITE = "sqlite:////data/inbox.db?store=orders"
 SERVER = "postgresql://127.0.0.1/homing?store=orders"

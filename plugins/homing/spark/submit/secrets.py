@@ -12,15 +12,21 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from homing.delivery.reach import STORES_FILE
 from homing.errors import ConfigurationError
+from homing.spark.submit.master import without_token
+
+#: The variables that a job finds its stores in.
+STORE, DEAD_LETTER_STORE = "HOMING_STORE", "HOMING_DEAD_LETTER_STORE"
+#: A file with the same, beside a driver that does not have them in its environment.
+STORES_FILE = "homing-stores.json"
 
 _SECRET = "spark.kubernetes.driver.secretKeyRef"  # noqa: S105 - the name of a setting
 
 
-def check(connection: Mapping[str, Any], conf: Mapping[str, Any], names: Mapping[str, str]) -> None:
+def check_deployment(connection: Mapping[str, Any], conf: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Raises ConfigurationError for a deployment in which the driver could not be told the stores."""
     master = str(connection["master"])
     if connection.get("deploy_mode") != "cluster":
@@ -33,16 +39,9 @@ def check(connection: Mapping[str, Any], conf: Mapping[str, Any], names: Mapping
                 f"{' and '.join(missing)} to <secret>:<key> in spark_conf, or use client mode"
             )
     elif not master.startswith("yarn"):
-        # What follows "/;" may be a token.
-        place = master.partition("/;")[0]
         raise ConfigurationError(
-            f"Spark runs no Python applications on {place} in cluster mode: use the deploy mode client"
+            f"Spark runs no Python applications on {without_token(master)} in cluster mode: use the deploy mode client"
         )
-
-
-def is_connect(connection: Mapping[str, Any]) -> bool:
-    """Whether this is a Spark Connect server, whose driver is its own: a job is a client of it."""
-    return str(connection["master"]).startswith("sc://")
 
 
 @contextmanager
@@ -59,3 +58,10 @@ def files_for(connection: Mapping[str, Any], names: Mapping[str, str]) -> Iterat
         yield [f"{path}#{STORES_FILE}"]
     finally:
         os.unlink(path)  # noqa: PTH108
+
+
+def read_stores_file(folder: Path) -> None:
+    """Puts what STORES_FILE says into the environment, where there is such a file and the environment has none."""
+    file = folder / STORES_FILE
+    if STORE not in os.environ and file.is_file():
+        os.environ.update(json.loads(file.read_text()))

@@ -1,10 +1,9 @@
-"""What Spark's executors must be able to reach: the database, and the code of the pipeline."""
+"""The code of a pipeline as a zip, for drivers and executors on other machines."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -15,10 +14,7 @@ from pathlib import Path
 
 from homing.delivery.private_folder import make_private_folder
 from homing.errors import ConfigurationError
-from homing.stores import resolve_url
 
-#: A file with the stores' URLs, beside a driver that does not have them in its environment.
-STORES_FILE = "homing-stores.json"
 #: Names, in the environment of a client of Spark Connect, what it brings along for the server's Python workers.
 PY_FILES = "HOMING_PY_FILES"
 # Folders of what is installed where executors run, too, or is to be.
@@ -26,27 +22,6 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _MODULES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 # The earliest that a zip can say: the same files always make the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
-
-
-def is_local(master: str) -> bool:
-    """Whether this master runs everything on the machine it is started on."""
-    return master == "local" or master.startswith(("local[", "local-cluster["))
-
-
-def refuse_unreachable(master: str, *urls: str) -> None:
-    """Raises ConfigurationError for a database that executors on other machines cannot open."""
-    if not is_local(master) and any(resolve_url(url).startswith("sqlite") for url in urls):
-        raise ConfigurationError(
-            f"SQLite is a file on one machine, and the executors of {master} may run on others: "
-            "use a PostgreSQL or MariaDB store, or a local master"
-        )
-
-
-def read_stores_file(folder: Path) -> None:
-    """Puts what STORES_FILE says into the environment, where there is such a file and the environment has none."""
-    file = folder / STORES_FILE
-    if "HOMING_STORE" not in os.environ and file.is_file():
-        os.environ.update(json.loads(file.read_text()))
 
 
 def build_py_files(folder: Path, *modules: str) -> Path:

@@ -17,17 +17,17 @@ _SHELL = "org.apache.hadoop.fs.FsShell"
 # Hadoop tries for minutes to reach a server that is not there.
 _PATIENCE = 120.0
 # An empty core-site.xml: where there is none, the shell does not start. One in Spark's own conf/ is found before it.
-_NO_SETTINGS = Path(__file__).with_name("no_settings")
+_EMPTY_CONF = Path(__file__).with_name("empty_hadoop_conf")
 
 
-def make_folder(url: str) -> None:
+def make_folder(name: str) -> None:
     """Makes the folder and those above it. Raises WorkDirError."""
-    _run("-mkdir", "-p", url)
+    _run("-mkdir", "-p", name)
 
 
-def remove(url: str) -> None:
+def remove(name: str) -> None:
     """Removes the folder and all it holds; one that is not there is fine. Raises WorkDirError."""
-    _run("-rm", "-r", "-f", "-skipTrash", url)
+    _run("-rm", "-r", "-f", "-skipTrash", name)
 
 
 def _run(*arguments: str) -> None:
@@ -35,7 +35,7 @@ def _run(*arguments: str) -> None:
     try:
         done = subprocess.run(  # noqa: S603 - no shell, and arguments of our own
             [_spark_class(), _SHELL, *arguments],
-            env={"HADOOP_CONF_DIR": str(_NO_SETTINGS), **os.environ},
+            env={"HADOOP_CONF_DIR": str(_EMPTY_CONF), **os.environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

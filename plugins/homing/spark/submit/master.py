@@ -1,0 +1,30 @@
+"""What the master says of a Spark: whether it is on this machine, and what its executors can open."""
+
+from __future__ import annotations
+
+from homing.errors import ConfigurationError
+from homing.stores import resolve_url
+
+
+def is_local(master: str) -> bool:
+    """Whether this master runs everything on the machine it is started on."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def is_connect(master: str) -> bool:
+    """Whether this is a Spark Connect server, whose driver is its own: a job is a client of it."""
+    return master.startswith("sc://")
+
+
+def without_token(master: str) -> str:
+    """The master as it can be shown: what follows "/;" may be a token."""
+    return master.partition("/;")[0]
+
+
+def refuse_unreachable(master: str, *urls: str) -> None:
+    """Raises ConfigurationError for a database that executors on other machines cannot open."""
+    if not is_local(master) and any(resolve_url(url).startswith("sqlite") for url in urls):
+        raise ConfigurationError(
+            f"SQLite is a file on one machine, and the executors of {master} may run on others: "
+            "use a PostgreSQL or MariaDB store, or a local master"
+        )
