@@ -162,7 +162,7 @@ GUARDS = (
     ),
     guard(
         "only what was allowed or approved is replayed",
-        "airflow/operators.py",
+        "airflow/operators/spark.py",
         "if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):",
         "if False:",
         f"{_HAND}test_messages_that_were_slipped_in_are_not_replayed",
@@ -170,7 +170,7 @@ GUARDS = (
     ),
     guard(
         "the command line knows the rule before anything has failed",
-        "airflow/settling.py",
+        "airflow/operators/settle.py",
         "        if self.pipeline.approve_replays_above is not None:\n",
         "        if False:\n",
         f"{_HAND}test_the_command_line_learns_the_rule_before_anything_fails",

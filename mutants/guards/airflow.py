@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_CALLBACKS, _SETTLING, _SENSOR = (f"airflow/{name}.py" for name in ("callbacks", "settling", "sensor"))
-_RECONCILING = "airflow/reconciling.py"
+_CALLBACKS, _SETTLE, _SENSOR = (f"airflow/{name}.py" for name in ("callbacks", "operators/settle", "sensors/store"))
+_RECONCILE = "airflow/dags/reconcile_dag.py"
 _CALLED, _SENSED, _REPLAYED = (
     f"tests/unit/airflow_parts/test_{name}.py::" for name in ("callbacks", "sensor", "replaying")
 )
 _RECONCILED = "tests/unit/airflow_parts/test_reconciling.py::"
-_PAGE, _NOTES, _XCOMS, _HOOK = (f"airflow/{name}.py" for name in ("messages_page", "notes", "xcoms", "hook"))
+_PAGE, _NOTES, _XCOMS, _HOOK = (
+    f"airflow/{name}.py" for name in ("plugin/messages_page", "task_notes", "xcoms", "hooks/store")
+)
 _SERIALIZED = "airflow/serialized.py"
 _OBSERVED, _CONNECTED = (f"tests/unit/airflow_parts/test_{name}.py::" for name in ("observing", "connection"))
 _FUZZED = "tests/fuzz/test_xcoms.py::"
@@ -19,7 +21,7 @@ _ROUTED, _FORGED = (f"tests/trust/test_{name}.py::" for name in ("routes", "forg
 GUARDS = (
     guard(
         "what waits for a replay of its session starts no run, and the listening does not go round in circles",
-        "airflow/trigger.py",
+        "airflow/triggers/store.py",
         "            if self.pipeline and isinstance(stores[0], SqlStore):\n",
         "            if False and isinstance(stores[0], SqlStore):\n",
         f"{_SENSED}test_the_trigger_of_a_pipeline_does_not_fire_for_what_waits_for_a_replay_of_its_session",
@@ -47,21 +49,21 @@ GUARDS = (
     ),
     guard(
         "settling twice asks for one replay",
-        _SETTLING,
+        _SETTLE,
         "skip_when_already_exists=True",
         "skip_when_already_exists=False",
         f"{_REPLAYED}test_settling_asks_for_one_replay_of_what_failed",
     ),
     guard(
         "what failed is replayed also when the settlement that moved it died",
-        _SETTLING,
+        _SETTLE,
         "to_replay, stranded = batch.awaiting_replay(), batch.stranded()",
         "to_replay, stranded = settlement.failed, batch.stranded()",
         f"{_REPLAYED}test_settling_asks_for_one_replay_of_what_failed",
     ),
     guard(
         "what was left over from before is replayed too",
-        _SETTLING,
+        _SETTLE,
         "        if to_replay or stranded:\n",
         "        if to_replay:\n",
         f"{_REPLAYED}test_settling_often_asks_for_one_replay_of_what_was_left_over",
@@ -96,21 +98,21 @@ GUARDS = (
     ),
     guard(
         "one batch that cannot be settled holds up nothing else",
-        _RECONCILING,
+        _RECONCILE,
         "        except Exception as error:\n            self.log.exception(what)\n",
         "        except ZeroDivisionError as error:\n            self.log.exception(what)\n",
         f"{_RECONCILED}test_one_batch_that_cannot_be_settled_holds_up_nothing_else",
     ),
     guard(
         "trouble is told, once everything else is done",
-        _RECONCILING,
+        _RECONCILE,
         "        if troubles:\n            raise troubles[0]\n",
         "",
         f"{_RECONCILED}test_trouble_is_told_once_everything_else_is_done",
     ),
     guard(
         "a batch whose lease lasts is left alone",
-        _RECONCILING,
+        _RECONCILE,
         "stores.store.expired_batches(self.after)",
         "stores.store.expired_batches(-10**9)",
         f"{_RECONCILED}test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended",
@@ -229,7 +231,7 @@ GUARDS = (
     ),
     guard(
         "a rate that no clock can keep fails no message",
-        "airflow/operators.py",
+        "airflow/operators/spark.py",
         "        if rate and not _SLOWEST <= rate < math.inf:\n",
         "        if rate is None:\n",
         f"{_REPLAYED}test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held[1e-320]",

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from homing.airflow.selecting import read_selection, replay_params
+from homing.airflow.operators.select import read_selection, replay_params
 from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.failures import select
 from homing.errors import HomingError

@@ -20,9 +20,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from homing.airflow import PipelineSpec, ReplayOperator, messages_page, notes, xcoms
-from homing.airflow.selecting import ApproveReplayOperator
-from homing.airflow.telling import SHOWN
+from homing.airflow import PipelineSpec, ReplayOperator, task_notes, xcoms
+from homing.airflow.operators.select import ApproveReplayOperator
+from homing.airflow.plugin import messages_page
+from homing.airflow.task_notes import SHOWN
 from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.stories import tell
 from tests.fuzz.profile import JSON_VALUES, TEXTS, examples
@@ -92,7 +93,7 @@ def test_the_schedulers_session_survives_every_note(metadata: Session, column: s
     metadata.commit()
     run.state = "failed"  # what the scheduler itself is about to write
 
-    notes.on_dag_run_failed(dag_run=run)
+    task_notes.on_dag_run_failed(dag_run=run)
     metadata.commit()
     metadata.expire_all()
 
@@ -175,7 +176,7 @@ def test_postgresql_keeps_xcoms_in_another_way_and_they_are_read_the_same(postgr
             run = session.scalar(sa.select(DagRun))
             assert run is not None
             run.dag = DAG_OF_OURS
-            notes.on_dag_run_failed(dag_run=run)
+            task_notes.on_dag_run_failed(dag_run=run)
             session.commit()
         said = {task.task_id: task.note for task in session.scalars(sa.select(TaskInstance))}
         assert said["other"] == "other is done."

@@ -17,7 +17,7 @@ import pytest
 
 from demo.ports import free_port
 from homing.airflow import PipelineSpec
-from homing.airflow.operators import DeliverOperator, ProcessOperator
+from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.suspects import CRASH
 from homing.ledger import DELIVERED, FAILED, Entry

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from demo.ports import free_port
 from homing.airflow import PipelineSpec
-from homing.airflow.operators import DeliverOperator, ProcessOperator, ReplayOperator
+from homing.airflow.operators.spark import DeliverOperator, ProcessOperator, ReplayOperator
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS, FLOWS, delivered

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from homing.airflow import messages_page
-from homing.airflow.plugin import HomingPlugin
+from homing.airflow.plugin import HomingPlugin, messages_page
 from tests.trust.conftest import EVIL, MARKS, Trial
 from tests.trust.expectations import (
     DAGS,

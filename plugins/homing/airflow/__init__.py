@@ -11,39 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from homing.airflow.callbacks import dead_letter_callback
-    from homing.airflow.dag import delivery_dag
-    from homing.airflow.events import StoreEventTrigger
-    from homing.airflow.hook import StoreHook
-    from homing.airflow.listening import ListenOperator, listener_dag
-    from homing.airflow.operators import DeliverOperator, ProcessOperator, ReplayOperator
+    from homing.airflow.dags.delivery_dag import delivery_dag
+    from homing.airflow.dags.listener_dag import ListenOperator, listener_dag
+    from homing.airflow.dags.reconcile_dag import ReconcileOperator, reconcile_dag
+    from homing.airflow.dags.task_group import DeliveryTaskGroup
+    from homing.airflow.hooks.store import StoreHook
+    from homing.airflow.operators.select import SelectOperator
+    from homing.airflow.operators.settle import SettleOperator
+    from homing.airflow.operators.spark import DeliverOperator, ProcessOperator, ReplayOperator
+    from homing.airflow.operators.store import StoreMessagesOperator
     from homing.airflow.pipeline import PipelineSpec
-    from homing.airflow.reconciling import ReconcileOperator, reconcile_dag
-    from homing.airflow.selecting import SelectOperator
-    from homing.airflow.sensor import StoreSensor
-    from homing.airflow.settling import SettleOperator
-    from homing.airflow.storing import StoreMessagesOperator
-    from homing.airflow.task_group import DeliveryTaskGroup
-    from homing.airflow.trigger import StoreTrigger
+    from homing.airflow.sensors.store import StoreSensor
+    from homing.airflow.triggers.asset import StoreEventTrigger
+    from homing.airflow.triggers.store import StoreTrigger
 
 _MODULES = {
-    "DeliverOperator": "operators",
-    "DeliveryTaskGroup": "task_group",
-    "ListenOperator": "listening",
+    "DeliverOperator": "operators.spark",
+    "DeliveryTaskGroup": "dags.task_group",
+    "ListenOperator": "dags.listener_dag",
     "PipelineSpec": "pipeline",
-    "ProcessOperator": "operators",
-    "ReconcileOperator": "reconciling",
-    "ReplayOperator": "operators",
-    "SelectOperator": "selecting",
-    "SettleOperator": "settling",
-    "StoreEventTrigger": "events",
-    "StoreHook": "hook",
-    "StoreMessagesOperator": "storing",
-    "StoreSensor": "sensor",
-    "StoreTrigger": "trigger",
+    "ProcessOperator": "operators.spark",
+    "ReconcileOperator": "dags.reconcile_dag",
+    "ReplayOperator": "operators.spark",
+    "SelectOperator": "operators.select",
+    "SettleOperator": "operators.settle",
+    "StoreEventTrigger": "triggers.asset",
+    "StoreHook": "hooks.store",
+    "StoreMessagesOperator": "operators.store",
+    "StoreSensor": "sensors.store",
+    "StoreTrigger": "triggers.store",
     "dead_letter_callback": "callbacks",
-    "delivery_dag": "dag",
-    "listener_dag": "listening",
-    "reconcile_dag": "reconciling",
+    "delivery_dag": "dags.delivery_dag",
+    "listener_dag": "dags.listener_dag",
+    "reconcile_dag": "dags.reconcile_dag",
 }
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from homing.airflow.settling import finish_replay
+from homing.airflow.operators.settle import finish_replay
 
 log = logging.getLogger(__name__)
 

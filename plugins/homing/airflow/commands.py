@@ -33,12 +33,12 @@ def _action(command: Command) -> Callable[[Namespace], None]:
     def act(arguments: Namespace) -> None:
         from airflow import settings
 
-        from homing.airflow.server import find_url
+        from homing.airflow.hooks.store import find_url_on_server
         from homing.cli.desk import VARIABLES, Desk
         from homing.cli.main import run
 
         sys.path.append(settings.DAGS_FOLDER)  # where the chains are
-        desk = Desk(find_url, lambda: [*VARIABLES, *_connections()], via="airflow homing")
+        desk = Desk(find_url_on_server, lambda: [*VARIABLES, *_connections()], via="airflow homing")
         raise SystemExit(run(command, arguments, desk))
 
     return act

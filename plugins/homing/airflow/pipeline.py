@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from homing.airflow.hook import find_url, is_url
-from homing.airflow.retries import MessageRetries
+from homing.airflow.hooks.store import find_url, is_url
+from homing.airflow.retry_policy import MessageRetries
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.private_folder import state_folder
 from homing.delivery.settling import DEFAULT_LEASE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from homing.airflow.connection import SCHEMES
+from homing.airflow.hooks.connection import SCHEMES
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -28,11 +28,11 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         },
-        "queues": ["homing.airflow.events.StoreQueueProvider"],
+        "queues": ["homing.airflow.triggers.asset.StoreQueueProvider"],
         "connection-types": [
             {
                 "connection-type": "homing",
-                "hook-class-name": "homing.airflow.hook.StoreHook",
+                "hook-class-name": "homing.airflow.hooks.store.StoreHook",
                 "hook-name": "Homing store",
                 "ui-field-behaviour": {
                     "hidden-fields": ["extra"],

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, TaskGroup
 
 from homing import ListenerConfig
 from homing.airflow import DeliveryTaskGroup, PipelineSpec, StoreMessagesOperator, delivery_dag, listener_dag
-from homing.airflow.listening import ListenOperator
+from homing.airflow.dags.listener_dag import ListenOperator
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError
 from tests.unit.airflow_parts.conftest import context

@@ -11,8 +11,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, DagRunTriggerException
 
 from homing.airflow import PipelineSpec, ReplayOperator, SelectOperator, SettleOperator
-from homing.airflow.operators import ProcessOperator
-from homing.airflow.selecting import ApproveReplayOperator
+from homing.airflow.operators.select import ApproveReplayOperator
+from homing.airflow.operators.spark import ProcessOperator
 from homing.delivery import PipelineStores
 from homing.delivery.operations import CLEAR, REPLAY, Rule, read_operations, rule_of
 from tests.unit.airflow_parts.conftest import FakeTask

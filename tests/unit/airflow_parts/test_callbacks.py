@@ -9,7 +9,7 @@ import pytest
 from airflow.serialization.serialized_objects import DagSerialization
 
 from homing.airflow import PipelineSpec, dead_letter_callback, delivery_dag
-from homing.airflow.retries import MessageRetries
+from homing.airflow.retry_policy import MessageRetries
 from homing.delivery import PipelineStores
 from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask

@@ -11,8 +11,8 @@ import pytest
 from airflow.sdk import Connection
 
 from homing.airflow import StoreHook
-from homing.airflow.connection import SCHEMES, url_of
-from homing.airflow.hook import find_url
+from homing.airflow.hooks.connection import SCHEMES, url_of
+from homing.airflow.hooks.store import find_url
 from homing.airflow.provider_info import get_provider_info
 from homing.errors import ConfigurationError
 from homing.stores import check_scheme
@@ -116,7 +116,7 @@ def test_every_scheme_of_the_form_is_one_a_store_answers_to() -> None:
 
 def test_no_log_shows_the_password_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     masked: list[str] = []
-    monkeypatch.setattr("homing.airflow.hook.mask_secret", masked.append)
+    monkeypatch.setattr("homing.airflow.hooks.store.mask_secret", masked.append)
     monkeypatch.setenv("ORDERS", "postgresql://ann:p%40ss@db/shop?store=orders")
 
     url = find_url("env:ORDERS")

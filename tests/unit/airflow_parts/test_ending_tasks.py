@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import AirflowTaskTerminated, AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing.airflow import PipelineSpec, ReplayOperator
-from homing.airflow.operators import DeliverOperator
-from homing.airflow.settling import SettleOperator, SettleReplayOperator
+from homing.airflow.operators.settle import SettleOperator, SettleReplayOperator
+from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import PipelineStores
 from tests.unit.airflow_parts.conftest import context
 from tests.unit.delivery.conftest import Pipeline

@@ -18,7 +18,7 @@ from homing.airflow import (
     StoreSensor,
     listener_dag,
 )
-from homing.airflow.settling import finish_replay
+from homing.airflow.operators.settle import finish_replay
 from homing.delivery import PipelineStores
 from homing.ledger import DROPPED, SOURCE_FLOW, Entry
 from tests.unit.airflow_parts.conftest import context

@@ -25,9 +25,8 @@ from homing.airflow import (
     delivery_dag,
 )
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
-from homing.airflow.notes import on_dag_run_failed, on_dag_run_success
 from homing.airflow.serialized import FIELD, PipelineReference, describe, pipeline_of
-from homing.airflow.telling import show_messages
+from homing.airflow.task_notes import on_dag_run_failed, on_dag_run_success, show_messages
 from homing.airflow.xcoms import IDS, NOTE, read_column
 from homing.delivery import PipelineStores
 from homing.delivery.giving_up import give_up
@@ -219,7 +218,7 @@ def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(
     urls: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from homing.airflow import messages_page
+    from homing.airflow.plugin import messages_page
 
     evil = "<script>alert(1)</script>"
     _, (message_id,) = pipeline.claimed("orders/evil", 1)
@@ -246,7 +245,7 @@ def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(
 def test_a_page_that_cannot_be_shown_says_why_and_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import HTTPException
 
-    from homing.airflow import messages_page
+    from homing.airflow.plugin import messages_page
 
     def shown(*stores: str | None) -> Any:
         about = messages_page.TaskMessages("b", PipelineReference((), *stores))
@@ -266,7 +265,7 @@ def test_a_page_that_cannot_be_shown_says_why_and_no_url(monkeypatch: pytest.Mon
 def test_the_page_makes_neither_a_file_nor_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import HTTPException
 
-    from homing.airflow import messages_page
+    from homing.airflow.plugin import messages_page
 
     there, not_there = tmp_path / "empty.db", tmp_path / "none.db"
     sqlite3.connect(there).close()
@@ -287,7 +286,7 @@ def test_a_nul_in_a_name_is_not_found_without_asking_a_database(query: str) -> N
     from fastapi import HTTPException
     from starlette.requests import Request
 
-    from homing.airflow.messages_page import refuse_nul
+    from homing.airflow.plugin.messages_page import refuse_nul
 
     def asked(query: str) -> Request:
         return Request({"type": "http", "headers": [], "query_string": query.encode()})
@@ -443,7 +442,7 @@ manager = get_listener_manager()
 manager.add_listener(HomingPlugin.listeners[0])
 manager.pm.check_pending()
 assert len(manager.hook.on_dag_run_failed.get_hookimpls()) >= 1
-assert "homing.airflow.messages_page" not in sys.modules and "homing.delivery" not in sys.modules
+assert "homing.airflow.plugin.messages_page" not in sys.modules and "homing.delivery" not in sys.modules
 """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],

@@ -115,7 +115,7 @@ def test_one_batch_that_cannot_be_settled_holds_up_nothing_else(
 
     monkeypatch.setattr(Batch, "settle", fail_for_one)
     monkeypatch.setattr(Batch, "move_dead", broken)
-    monkeypatch.setattr("homing.airflow.reconciling.read_failures", broken)
+    monkeypatch.setattr("homing.airflow.dags.reconcile_dag.read_failures", broken)
 
     with pytest.raises(DagRunTriggerException) as asked:
         reconcile(urls)

@@ -19,8 +19,8 @@ from airflow.sdk.exceptions import (
 )
 
 from homing.airflow import PipelineSpec, ReplayOperator, SelectOperator, SettleOperator
-from homing.airflow.selecting import ApproveReplayOperator, read_selection, replay_params
-from homing.airflow.settling import SettleReplayOperator
+from homing.airflow.operators.select import ApproveReplayOperator, read_selection, replay_params
+from homing.airflow.operators.settle import SettleReplayOperator
 from homing.delivery import PipelineStores, keep_books
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy

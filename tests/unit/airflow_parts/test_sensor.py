@@ -269,8 +269,8 @@ def test_a_scheduled_message_is_noticed_when_it_is_due_and_not_at_the_next_look(
 def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
     urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.airflow.trigger.has_due", lambda store: None)
-    monkeypatch.setattr("homing.airflow.trigger.TRY_EVERY", 0.2)
+    monkeypatch.setattr("homing.airflow.triggers.store.has_due", lambda store: None)
+    monkeypatch.setattr("homing.airflow.triggers.store.TRY_EVERY", 0.2)
     began = time.monotonic()
 
     assert asyncio.run(first_event(StoreTrigger(urls[0], 0.05))) == {"give_way": False}

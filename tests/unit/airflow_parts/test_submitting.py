@@ -15,7 +15,7 @@ from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from homing.airflow import PipelineSpec
-from homing.airflow.operators import DeliverOperator
+from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import Batch, open_pipeline_stores
 from homing.spark.submit.secrets import STORES_FILE, read_stores_file
 from tests.servers import PostgreSQL

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from homing.airflow import PipelineSpec, StoreSensor
-from homing.airflow.settling import SettleOperator
+from homing.airflow.operators.settle import SettleOperator
 from homing.delivery import PipelineStores
 from homing.errors import WorkDirError
 from tests.unit.airflow_parts.conftest import context

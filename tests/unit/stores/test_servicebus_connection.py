@@ -42,7 +42,7 @@ def test_what_is_no_connection_string_is_refused_and_not_repeated(string: str) -
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, behind: str = "", **fields: Any) -> str:
-    from homing.airflow.hook import find_url
+    from homing.airflow.hooks.store import find_url
 
     monkeypatch.setenv("AIRFLOW_CONN_ASB", json.dumps({"conn_type": "azure_service_bus", **fields}))
     return find_url(f"asb{behind}")
@@ -134,7 +134,7 @@ def test_one_that_makes_no_store_is_refused_and_its_key_not_repeated(
 
 
 def test_a_connection_that_names_its_store_itself_has_nothing_behind_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    from homing.airflow.hook import find_url
+    from homing.airflow.hooks.store import find_url
 
     monkeypatch.setenv("AIRFLOW_CONN_OURS", json.dumps({"conn_type": "homing", "password": "sqlite:///x.db"}))
     with pytest.raises(ConfigurationError, match="names its store itself"):

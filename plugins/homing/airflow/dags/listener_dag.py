@@ -11,10 +11,10 @@ from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
 from homing.airflow.asking import has_due
-from homing.airflow.dag import START
-from homing.airflow.hook import find_url, is_url
-from homing.airflow.telling import note
-from homing.airflow.trigger import StoreTrigger
+from homing.airflow.dags.delivery_dag import START
+from homing.airflow.hooks.store import find_url, is_url
+from homing.airflow.task_notes import note
+from homing.airflow.triggers.store import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
 from homing.retry import RetryPolicy

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from homing.airflow import notes
+from homing.airflow import task_notes
 
 
 class LazyApp:
@@ -25,6 +25,6 @@ class HomingPlugin(AirflowPlugin):
 
     name = "homing"
     fastapi_apps = [  # noqa: RUF012 - a field of Airflow's
-        {"name": "Homing", "app": LazyApp("homing.airflow.messages_page"), "url_prefix": "/homing"}
+        {"name": "Homing", "app": LazyApp("homing.airflow.plugin.messages_page"), "url_prefix": "/homing"}
     ]
-    listeners = [notes]  # noqa: RUF012
+    listeners = [task_notes]  # noqa: RUF012

@@ -24,10 +24,10 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
+from homing.airflow.hooks.store import find_public_url
 from homing.airflow.pipeline import batch_id
 from homing.airflow.serialized import PipelineReference, pipeline_of
-from homing.airflow.server import find_public_url
-from homing.airflow.telling import SHOWN
+from homing.airflow.task_notes import SHOWN
 from homing.airflow.xcoms import IDS, read_column
 from homing.delivery import open_pipeline_stores
 from homing.delivery.stories import Story, tell

@@ -14,10 +14,10 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
-from homing.airflow.dag import START
-from homing.airflow.hook import find_url
-from homing.airflow.settling import trigger_replay
-from homing.airflow.telling import note
+from homing.airflow.dags.delivery_dag import START
+from homing.airflow.hooks.store import find_url
+from homing.airflow.operators.settle import trigger_replay
+from homing.airflow.task_notes import note
 from homing.delivery import Batch, PipelineStores, Settlement, open_pipeline_stores
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import read_failures

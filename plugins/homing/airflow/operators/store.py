@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import BaseOperator
 
 from homing.airflow import metrics
-from homing.airflow.hook import find_url, is_url
+from homing.airflow.hooks.store import find_url, is_url
 from homing.errors import ConfigurationError
 from homing.message import Message, encode
 from homing.store import BULK

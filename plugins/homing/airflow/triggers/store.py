@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from homing.airflow.asking import has_due
-from homing.airflow.hook import find_url
+from homing.airflow.hooks.store import find_url
 from homing.errors import StoreUnavailableError
 from homing.store import WAKE_UP, Store
 from homing.stores import open_store

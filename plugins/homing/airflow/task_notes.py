@@ -1,25 +1,45 @@
-"""Task notes: once a run has ended, the scheduler writes what our tasks said of their batch into the tasks' notes.
+"""Task notes: a task leaves a sentence about its batch; when the run has ended, the scheduler makes it the task's note.
 
-A listener, because a task has no way to write a note of its own. It works in the scheduler's session, which commits the
-notes along with the run's end; so nothing that somebody pushed as an XCom may do that session harm. Imported by every
-Airflow process: keep it light.
+A listener does that, because a task has no way to write a note of its own. It works in the scheduler's session, which
+commits the notes along with the run's end; so nothing that somebody pushed as an XCom may do that session harm.
+Imported by every Airflow process: keep it light.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow.listeners import hookimpl
 
 from homing.airflow.serialized import is_ours
-from homing.airflow.xcoms import NOTE, read_column
+from homing.airflow.xcoms import IDS, NOTE, read_column
 
 log = logging.getLogger(__name__)
 
+#: So many messages are shown at most.
+SHOWN = 1000
+
 _LONGEST = 1000  # characters, what Airflow's column takes
 _LONGEST_XCOM = 10 * _LONGEST  # a longer one is not even read
+
+
+def note(operator: Any, context: Any, sentence: str) -> None:
+    """Logs the sentence, and leaves it for whoever writes the task's note: a task cannot write its own."""
+    operator.log.info(sentence)
+    context["ti"].xcom_push(key=NOTE, value=sentence)
+
+
+def show_messages(operator: Any, context: Any, ids: Sequence[str] | None = None) -> None:
+    """Lets people see the messages of this run's batch, or these, from now on, and not only once the task has ended."""
+    from homing.airflow.links import MessagesLink
+
+    link, ti = MessagesLink(), context["ti"]
+    if ids is not None:
+        ti.xcom_push(key=IDS, value=list(ids)[:SHOWN])
+    ti.xcom_push(key=link.xcom_key, value=link.get_link(operator, ti_key=ti))
 
 
 @hookimpl

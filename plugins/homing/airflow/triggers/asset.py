@@ -18,8 +18,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from asgiref.sync import sync_to_async
 
-from homing.airflow.hook import find_url
-from homing.airflow.trigger import is_due
+from homing.airflow.hooks.store import find_url
+from homing.airflow.triggers.store import is_due
 from homing.stores import open_store
 
 

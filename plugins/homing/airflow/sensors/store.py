@@ -10,12 +10,12 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from homing.airflow import metrics
-from homing.airflow.hook import find_url
+from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline import PipelineSpec, run_key
 from homing.airflow.serialized import FIELD, describe
-from homing.airflow.telling import note, show_messages
-from homing.airflow.trigger import StoreTrigger
+from homing.airflow.task_notes import note, show_messages
+from homing.airflow.triggers.store import StoreTrigger
 from homing.delivery import open_pipeline_stores, work
 from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in

@@ -6,9 +6,8 @@ from typing import Any
 
 from airflow.sdk import DAG, TaskGroup
 
-from homing.airflow.dag import START
+from homing.airflow.dags.delivery_dag import START, add_first_pass, make_replay_dag
 from homing.airflow.pipeline import APPROVAL_WINDOW, SPARK_ABOVE, PipelineSpec
-from homing.airflow.tasks import add_first_pass, make_replay_dag
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.retry import RetryPolicy
 

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from homing.airflow import by_hand, metrics
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
-from homing.airflow.telling import note
+from homing.airflow.task_notes import note
 from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
 from homing.delivery.failures import Failure, group, select

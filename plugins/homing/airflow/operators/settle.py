@@ -12,7 +12,7 @@ from homing.airflow import by_hand, metrics
 from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
-from homing.airflow.telling import note, show_messages
+from homing.airflow.task_notes import note, show_messages
 from homing.delivery import Settlement, open_pipeline_stores, work
 from homing.delivery.batch import STRANDED_AFTER
 from homing.errors import WorkDirError

@@ -11,7 +11,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from homing.airflow.asking import count, has_due
-from homing.airflow.connection import bus_of, url_of
+from homing.airflow.hooks.connection import bus_of, url_of
+from homing.airflow.serialized import is_public
 from homing.errors import ConfigurationError, HomingError, UnsupportedError
 from homing.store import Store
 from homing.stores import open_store, resolve_url
@@ -20,7 +21,7 @@ _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}(\?\S+)?")
 
 
 class StoreHook(BaseHook):
-    """Opens the store of a connection of type `homing`; `homing.airflow.connection` says how its form is read."""
+    """Opens the store of a connection of type `homing`; `homing.airflow.hooks.connection` says how its form is read."""
 
     conn_name_attr = "homing_conn_id"
     default_conn_name = "homing_default"
@@ -105,3 +106,27 @@ def find_url(reference: str) -> str:
     for secret in filter(None, dict.fromkeys((url, password, unquote(password)))):
         mask_secret(secret)
     return url
+
+
+def find_url_on_server(reference: str) -> str:
+    """As `find_url`, which asks as a task does, where Airflow's own database is at hand: on the command line, and in
+    the API server."""
+    from airflow.models import Connection as StoredConnection
+
+    if is_url(reference):
+        return resolve_url(reference)
+    connection_id, _, options = reference.partition("?")
+    try:
+        return url_of(StoredConnection.get_connection_from_secrets(connection_id), options)
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
+
+
+def find_public_url(reference: str) -> str:
+    """The same for the API server, which opens what stands in a DAG: a connection of our type, or a file.
+
+    Raises ConfigurationError for everything else.
+    """
+    if not is_public(reference):
+        raise ConfigurationError("this store is not named by a connection or as a SQLite file: it is not opened here")
+    return find_url_on_server(reference)

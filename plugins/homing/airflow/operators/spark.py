@@ -17,7 +17,7 @@ from homing.airflow import by_hand, metrics
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
 from homing.airflow.serialized import FIELD, describe
-from homing.airflow.telling import note, show_messages
+from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.calling.interrupts import is_interrupt
 from homing.delivery import Batch, open_pipeline_stores

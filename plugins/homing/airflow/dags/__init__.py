@@ -1,0 +1,1 @@
+"""The DAG factories, and the pipeline as a task group."""

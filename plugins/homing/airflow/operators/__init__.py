@@ -1,0 +1,1 @@
+"""The tasks of a pipeline, and those of an author's own DAG."""

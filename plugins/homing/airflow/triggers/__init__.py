@@ -1,0 +1,1 @@
+"""Waiting for messages in the triggerer, and starting DAGs for them."""
