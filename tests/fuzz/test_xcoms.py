@@ -187,7 +187,7 @@ def test_postgresql_keeps_xcoms_in_another_way_and_they_are_read_the_same(postgr
 def test_every_xcom_is_named_in_one_place_and_those_that_are_read_are_tested_here() -> None:
     """A key that is written out elsewhere, or read without a test of its own, fails this one."""
     pushed, read = set[str](), set[str]()
-    for source in sorted(_SOURCES.glob("*.py")):
+    for source in sorted(_SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if node.func.attr == "xcom_push":
