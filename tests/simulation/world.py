@@ -143,7 +143,7 @@ class World:
         patch.setattr(app, "_end", self._ended)
         patch.setattr(app, "_end_when_told", lambda: None, raising=False)
         patch.setattr(app, "_show_our_log_lines", lambda: None)
-        patch.setattr(app, "read_stores_file", lambda _: None)
+        patch.setattr(app.secrets, "read_stores_file", lambda _: None)
         replace(patch, [(open_store, self.open_store), (resolve_url, self.resolve)])
         patch.setattr(Batches, "finish_dead", self._counted(Batches.finish_dead))
         patch.setitem(sys.modules, "simulated_chains", self._module)
