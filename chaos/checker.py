@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from chaos.inspection import Letter
 from chaos.story import Story
-from homing.delivery.suspects import CRASH
+from homing.failure import WORKER_CRASH
 from homing.store import CRASHED
 from homing.stores.sql.properties import Properties
 
@@ -128,7 +128,7 @@ class Judge:
         return f"{told} [{self.story.told(letter.message_id)}]" if told else ""
 
     def _objection(self, message_id: str, flow: str, kind: str) -> str:
-        kind = kind if kind == CRASH else kind.rpartition(".")[2]
+        kind = kind if kind == WORKER_CRASH else kind.rpartition(".")[2]
         failed, interrupted = self.story.failures(message_id, flow or None), self.story.interrupted(message_id)
         failures = failed.total()
         told = f"{kind} at {flow or 'a flow'}, failed {failures} times, interrupted in hand {interrupted} times"
@@ -137,7 +137,7 @@ class Judge:
             # message, of which one may end with a death, or never come to this destination.
             enough = failures if self.listens else self.story.failed_passes(message_id) + interrupted
             return "" if failed[kind] and enough >= self.tries else told
-        if kind == CRASH:
+        if kind == WORKER_CRASH:
             return "" if interrupted and failures + interrupted >= self.tries else told
         if kind == CRASHED:
             return "" if interrupted >= MAX_DELIVERIES else told

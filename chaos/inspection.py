@@ -11,8 +11,8 @@ from chaos.subjects import Subject
 from chaos.workers import QUEUE
 from homing import Message, bus, open_store
 from homing.bus.embedded.broker import open_embedded
+from homing.failure import is_record, read_record
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED
-from homing.pipeline.failure import is_record, read_record
 from homing.store import BROWSE
 from homing.stores.rabbitmq.store import RabbitStore
 from homing.stores.sql import SqlStore

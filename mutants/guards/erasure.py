@@ -109,7 +109,7 @@ GUARDS = (
     guard(
         "what another pipeline has under the id of a copy is not removed",
         _ERASURE,
-        "for each in _browse(store, copy_id) if records.ref_in(each) == ref}",
+        "for each in _browse(store, copy_id) if ref_in(each) == ref}",
         "for each in _browse(store, copy_id)}",
         f"{_FORGOTTEN}test_a_dead_letter_that_another_pipeline_has_under_the_same_id_stays[sqlite]",
     ),

@@ -93,6 +93,14 @@ class Store(ABC):
         """How many bytes a message may have that this store takes in; None when it cannot tell."""
         return None
 
+    @property
+    def identity(self) -> str:
+        """What its messages are known by beside their numbers, anywhere and for ever: random, made with its table.
+
+        Empty for a store whose numbers mean nothing elsewhere.
+        """
+        return ""
+
     # -- what every store can do -------------------------------------------------------------------------------
 
     @abstractmethod

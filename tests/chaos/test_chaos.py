@@ -26,7 +26,7 @@ from chaos.run import run
 from chaos.story import BEGAN, DROPPED, FAILED, KEPT, PASSED, TOOK, Event, Interruption, Story, Storybook
 from chaos.subjects import Subject, Traits
 from homing import open_store
-from homing.delivery.suspects import CRASH
+from homing.failure import WORKER_CRASH
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "chaos.md"
@@ -158,8 +158,8 @@ def interruptions(*moments: float, pid: int | None = 7) -> list[Interruption]:
         (Letter("b", "x", {"crm": "DestinationError"}), failures("b", 3), (), False, False),
         (Letter("b", "x", BOTH), [*failures("b", 1), *failures("b", 3, flow="crm")], (), False, True),
         (Letter("b", "x", BOTH), [*failures("b", 1), *failures("b", 2, flow="crm")], (), False, False),
-        (Letter("b", "x", {"lake": CRASH}), HELD, (11.0, 21.0, 31.0), False, True),
-        (Letter("b", "x", {"lake": CRASH}), failures("b", 3), (), False, False),
+        (Letter("b", "x", {"lake": WORKER_CRASH}), HELD, (11.0, 21.0, 31.0), False, True),
+        (Letter("b", "x", {"lake": WORKER_CRASH}), failures("b", 3), (), False, False),
     ],
 )
 def test_a_dead_letter_is_believed_for_what_happened_to_its_very_message(

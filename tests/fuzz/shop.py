@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 
 from homing.delivery import Batch, PipelineStores
+from homing.failure import is_record
 from homing.ledger import DELIVERED, FAILED
 from homing.message import ACKNOWLEDGED
-from homing.pipeline.failure import is_record
 
 FLOWS = ("lake", "crm")
 ERROR = {"type": "E", "message": "m", "handler": "crm", "stack": "", "attempt": 1}

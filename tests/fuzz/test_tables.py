@@ -15,6 +15,7 @@ from homing import open_store
 from homing.delivery import Batch, PipelineStores, Selection, keep_books, open_pipeline_stores, records
 from homing.delivery.failures import select
 from homing.errors import HomingError
+from homing.failure import dead_letter_id
 from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW
 from homing.stores.sql import SqlStore
 from tests.fuzz.profile import SQL_TEXTS, TEXTS, examples
@@ -83,7 +84,7 @@ def check_delivered(stores: PipelineStores, row: dict[str, Any]) -> None:
     Batch(stores, f"sweep {run_id}", FLOWS).settle()
 
     assert store.present([*good, written]) == set()
-    letter = records.dead_letter_id(store.name, about.name)
+    letter = dead_letter_id(store.name, about.name)
     assert stores.dead_letters.present([letter]) == {letter}
     books = keep_books(stores, FLOWS)
     assert books.balanced, str(books)

@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 from homing.delivery import keep_books
-from homing.delivery.suspects import CRASH
+from homing.failure import WORKER_CRASH, read_record
 from homing.message import Message
-from homing.pipeline.failure import read_record
 from homing.store import CRASHED, TOO_LARGE
 from tests.simulation.plans import Told
 from tests.simulation.world import Pipeline, World, serial_of
@@ -97,10 +96,10 @@ class Checker:
         types = {str(error["type"]) for error in record.errors.values()}
         if not letter.dead_letter_reason or not types:
             found.append(f"no reason: dead letter of {_named(told)}")
-        crashed = bool(types & {CRASH, CRASHED})
+        crashed = bool(types & {WORKER_CRASH, CRASHED})
         if crashed and not told.kills and len(told.suffered) < LEAST_DEATHS:
             found.append(f"false dead letter: {_named(told)} killed nobody, {len(told.suffered)} died who held it")
-        if types - {CRASH, CRASHED} and not told.failures:
+        if types - {WORKER_CRASH, CRASHED} and not told.failures:
             found.append(f"false dead letter: nothing failed for {_named(told)}, and it says {sorted(types)}")
         return found
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from homing.delivery.records import FAILURE_TYPE
 from homing.errors import HomingError, LeaseLostError
+from homing.failure import FAILURE_TYPE, build_record
 from homing.message import Message
-from homing.pipeline.failure import build_record
 from homing.size_limit import DEFAULT_BYTES, weight
 from tests.simulation.checker import Checker
 from tests.simulation.databases import ANSWER_LOST, AWAY, NO_MEMORY

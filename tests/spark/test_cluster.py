@@ -19,7 +19,7 @@ from demo.ports import free_port
 from homing.airflow import PipelineSpec
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
-from homing.delivery.suspects import CRASH
+from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.spark.recorder import CHUNK
 from homing.spark.submit.py_files import build_py_files
@@ -225,7 +225,7 @@ def test_a_message_that_kills_its_executor_is_found_and_the_rest_is_delivered(wo
     assert made.keys() == set(range(200)) - {150}
     (failed,) = [entry for entry in work.entries("slow") if entry.state == FAILED]
     assert failed.error is not None
-    assert failed.error["type"] == CRASH
+    assert failed.error["type"] == WORKER_CRASH
     settlement = batch.settle()
     assert (settlement.acknowledged, settlement.failed) == (199, 1)
     assert keep_books(work.stores, ["slow"]).balanced

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, keep_books, open_pipeline_stores
-from homing.pipeline.failure import read_record
+from homing.failure import read_record
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine, Pipeline
 from tests.spark.conftest import FLOWS, Numbers, delivered

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Settlement, keep_books
-from homing.delivery.suspects import CRASH
 from homing.errors import LeaseLostError, WorkDirError
+from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine
@@ -298,4 +298,4 @@ def test_a_message_that_kills_its_worker_is_found_and_the_rest_goes_on(
     assert (settlement.acknowledged, settlement.failed) == (8, 2)
     failed = ledger.known([ref.id for ref in batch.unfinished("run")]).values()
     flow = SOURCE_FLOW if place == "source" else place
-    assert {entries[flow].error["type"] for entries in failed if entries[flow].error} == {CRASH}
+    assert {entries[flow].error["type"] for entries in failed if entries[flow].error} == {WORKER_CRASH}

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from homing import Message
 from homing.delivery import Batch, Settlement, keep_books, suspects
+from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
 from homing.spark import whole
@@ -236,7 +237,7 @@ def test_handlers_for_messages_run_once_the_culprits_are_found_and_what_kills_in
 
     known = natively.stores.ledger.known([head.message_id for head in batch.heads()])
     errors = [found[SOURCE_FLOW].error for found in known.values() if found[SOURCE_FLOW].state == FAILED]
-    assert [error["type"] == suspects.CRASH for error in errors if error].count(True) == 1
+    assert [error["type"] == WORKER_CRASH for error in errors if error].count(True) == 1
     assert len(errors) == 2
     assert sizes[0] == 6
     assert 5 in sizes, "all that passed the DataFrame handlers at once"

@@ -55,6 +55,8 @@ class PipelineSpec:
     #: So many may be replayed by hand within `approval_window` seconds before somebody else must approve it.
     approve_replays_above: int | None = None
     approval_window: float = APPROVAL_WINDOW
+    #: The name the chain gave itself, which is what failure records say.
+    chain_name: str = ""
 
     @classmethod
     def of(
@@ -83,10 +85,12 @@ class PipelineSpec:
         once messages are at stake.
         """
         _check_stores(store, dead_letter_store, source)
+        loaded = load_chain(chain)
         return cls(
             name=name,
             chain=chain,
-            flows=[flow.name for flow in load_chain(chain).flows],
+            chain_name=loaded.name,
+            flows=[flow.name for flow in loaded.flows],
             store=store,
             dead_letter_store=dead_letter_store,
             work_dir=work_dir or str(state_folder() / "work" / name),
@@ -145,7 +149,7 @@ class PipelineSpec:
     def open_batch(self, run_id: str) -> Iterator[Batch]:
         """The batch of this run, with its stores open for the length of the block."""
         with open_pipeline_stores(*self.urls()) as stores:
-            yield Batch(stores, run_id, self.flows, chain=self.name)
+            yield Batch(stores, run_id, self.flows, chain=self.chain_name)
 
     def urls(self) -> tuple[str, str]:
         """The store's and the dead-letter store's URL. Secrets: never log them."""

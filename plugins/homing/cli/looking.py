@@ -11,8 +11,8 @@ from homing.cli.desk import Desk
 from homing.delivery import PipelineStores
 from homing.delivery.holding import resolve
 from homing.delivery.operations import Operation, read_operations
-from homing.delivery.records import dead_letter_id
 from homing.errors import ConfigurationError, NotPermittedError
+from homing.failure import dead_letter_id
 from homing.message import AVAILABLE, Message
 from homing.store import COUNT, Store
 from homing.stores.sql import SqlStore

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta, timezone
 
-from homing.delivery import suspects
 from homing.delivery.holding import Head, Held, Holding, resolve
 from homing.delivery.retention import tidy_up
 from homing.delivery.settling import DEFAULT_LEASE, Settlement, Settling, is_complete
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
+from homing.failure import WORKER_CRASH
 from homing.ledger import Ledger
 from homing.message import MessageRef
 from homing.stores.sql import SqlStore
@@ -142,7 +142,7 @@ class Batch:
     def _known_to_kill(self, held: Held) -> bool:
         known = self._stores.ledger.known([head.message_id for head in self._holding.heads_of(held)])
         errors = [entry.error for flows in known.values() for entry in flows.values() if not entry.done]
-        return any(error is not None and error["type"] == suspects.CRASH for error in errors)
+        return any(error is not None and error["type"] == WORKER_CRASH for error in errors)
 
     # -- settling ----------------------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
-from homing.delivery.records import dead_letter_id
 from homing.delivery.settling import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
+from homing.failure import dead_letter_id
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
 from homing.message import ACKNOWLEDGED, DEAD, MessageRef
 from homing.stores.sql.tombstones import digest

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from homing.delivery import records
 from homing.delivery.holding import resolve
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError, StillHeldError
+from homing.failure import dead_letter_id, ref_in
 from homing.ledger import DELIVERED, Entry
 from homing.message import Message, MessageRef
 from homing.stores.sql import SqlStore
@@ -111,8 +111,8 @@ def _rows(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> dict[int,
 def _copies(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> dict[int, str]:
     """Told by what lies there: something else may have been stored under that id."""
     dead = store is stores.dead_letters
-    copy_id = records.dead_letter_id(stores.store.name, ref.name) if dead else ref.name
-    return {each.sequence_number or 0: each.id for each in _browse(store, copy_id) if records.ref_in(each) == ref}
+    copy_id = dead_letter_id(stores.store.name, ref.name) if dead else ref.name
+    return {each.sequence_number or 0: each.id for each in _browse(store, copy_id) if ref_in(each) == ref}
 
 
 def _browse(store: SqlStore, message_id: str) -> Iterator[Message]:

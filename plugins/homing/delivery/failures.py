@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from homing.delivery.holding import resolve
-from homing.delivery.records import dead_letter_id, ref_in
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
+from homing.failure import dead_letter_id, failed_at, record_in, ref_of
 from homing.message import Message, MessageRef
 from homing.portions import portions
 from homing.size_limit import weight
@@ -115,8 +115,7 @@ def read_failures(stores: PipelineStores, names: Collection[str] | None = None) 
     for page in _pages(stores.failures, names):
         yield from _to_failures(stores, page, dead=False)
     for page in _pages(stores.dead_letters, dead_ids):
-        ours = [message for message in page if message.dead_letter_source == stores.store.name]
-        yield from _to_failures(stores, ours, dead=True)
+        yield from _to_failures(stores, page, dead=True)
 
 
 def select(stores: PipelineStores, selection: Selection) -> list[Failure]:
@@ -148,12 +147,11 @@ def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Messag
 
 def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:
     # Whatever somebody else wrote there is no failure of a message.
-    waiting = [(each, ref) for each in page if (ref := ref_in(each)) is not None]
-    known = stores.ledger.known([ref.id for _, ref in waiting])
-    for each, ref in waiting:
-        if dead and ref not in known:
-            continue  # of another pipeline, whose store has the same name
-        record = each.content
+    waiting = [(each, record, ref_of(record)) for each in page if (record := record_in(each)) is not None]
+    known = stores.ledger.known([ref.id for _, _, ref in waiting])
+    for each, record, ref in waiting:
+        if dead and not stores.is_own(ref, known):
+            continue  # of another pipeline
         # The record was true when it was written; the ledger also knows what replays have done since.
         entries = known.get(ref, {})
         errors = {flow: entry.error for flow, entry in entries.items() if not entry.done and entry.error}
@@ -161,15 +159,8 @@ def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool)
         yield Failure(
             ref=ref,
             batch_id=record.get("batch_id") or "",
-            failed_at=_failed_at(each),
+            failed_at=failed_at(each, record),
             errors=errors or record["errors"],
             done={**record["done"], **done},
             dead=dead,
         )
-
-
-def _failed_at(entry: Message) -> datetime:
-    try:
-        return datetime.fromisoformat(entry.content["failed_at"]).astimezone(timezone.utc)
-    except (KeyError, TypeError, ValueError):  # somebody else's record
-        return entry.enqueued_at or datetime.now(timezone.utc)

@@ -9,6 +9,7 @@ from homing.delivery import records
 from homing.delivery.batch import Batch
 from homing.delivery.holding import resolve
 from homing.delivery.stores import PipelineStores
+from homing.failure import dead_letter_id, error_info
 
 _LEASE = 60.0
 
@@ -22,7 +23,7 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     stores.store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
     failed = [ref.name for refs in resolve(stores, ids).values() for ref in refs]
     stores.failures.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids={*ids, *failed})
-    error = {"type": "GivenUp", "message": reason, "handler": "homing dead-letter", "stack": "", "attempt": 1}
+    error = error_info("GivenUp", reason, "homing dead-letter")
     entries = [
         records.about(row, copies=held.copies)._replace(error=error)
         for held in batch.held()
@@ -32,5 +33,5 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     stores.ledger.record(fence, entries)
     stores.ledger.close_step(fence)
     batch.dead_letter_failed()
-    letters = {records.dead_letter_id(stores.store.name, entry.ref.name): entry.ref.id for entry in entries}
+    letters = {dead_letter_id(stores.store.name, entry.ref.name): entry.ref.id for entry in entries}
     return {letters[letter] for letter in stores.dead_letters.present(letters)}

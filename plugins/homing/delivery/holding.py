@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from homing.delivery import records
 from homing.delivery.stores import PipelineStores
 from homing.errors import StoreUnavailableError
+from homing.failure import dead_letter_id
 from homing.ledger import Entry, in_order
-from homing.message import MessageRef
+from homing.message import ACKNOWLEDGED, MessageRef
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
 
@@ -83,7 +84,7 @@ class Holding:
 
     def id_in(self, store: SqlStore, name: str) -> str:
         """What the copy of a message, whose reference has this name, is called in this store."""
-        return records.dead_letter_id(self.stores.store.name, name) if store is self.stores.dead_letters else name
+        return dead_letter_id(self.stores.store.name, name) if store is self.stores.dead_letters else name
 
     def names(self, wanted: Collection[str | MessageRef]) -> set[str]:
         """The names of the messages that are meant: each by its reference or its name, or by its id, which is that of
@@ -118,7 +119,21 @@ def resolve(stores: PipelineStores, texts: Collection[str]) -> dict[str, list[Me
     for ref in in_order(known):
         of_id.setdefault(ref.id, []).append(ref)
     found = {text: [*of_id.get(text, ()), *(ref for ref in (named.get(text),) if ref in known)] for text in texts}
+    if missing := {text for text in texts if not found[text]}:
+        for ref in _untold(stores):
+            for text in missing & {ref.id, ref.name}:
+                found[text].append(ref)
     return {text: refs for text, refs in found.items() if refs}
+
+
+def _untold(stores: PipelineStores) -> Iterator[MessageRef]:
+    """The messages of which a copy waits that no run has recorded yet: chains and listeners write such copies. Told by
+    the copies' ids."""
+    for store, prefix in ((stores.failures, ""), (stores.dead_letters, f"{stores.store.name}/")):
+        for copy_id, state, _ in store.states():
+            ref = MessageRef.of_name(copy_id.removeprefix(prefix)) if state != ACKNOWLEDGED else None
+            if ref is not None and stores.is_own(ref, ()):
+                yield ref
 
 
 def head_of(row: Row, *, copies: bool) -> Head:

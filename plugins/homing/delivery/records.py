@@ -6,21 +6,29 @@ message, and its content type is what its producer says of it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from homing.errors import UnreadableMessageError
-from homing.ledger import FAILED, SOURCE_FLOW, Entry
+from homing.failure import (
+    FAILURE_TYPE,
+    MESSAGE_ID,
+    as_json,
+    build_record,
+    error_info,
+    explained,
+    fault_of,
+    is_record,
+    read_record,
+    record_in,
+    ref_of,
+    to_copy,
+    to_dead_letter,
+)
+from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW, Entry
 from homing.message import BASE64, Message, MessageRef, decode, encode
-from homing.pipeline.failure import as_json, build_record, explained, fault_of, is_record, read_record
 from homing.stores.sql import rows
-
-#: Marks a message whose content is a failure record.
-FAILURE_TYPE = "application/vnd.homing.failure+json"
-
-_MAX_ID = 255
 
 Row = Mapping[str, Any]
 
@@ -34,19 +42,25 @@ class Origin:
     batch_id: str
 
 
+def may_hold_record(content_type: Any, headers: Any) -> bool:
+    """Whether a row of a failure or dead-letter store may be the record of a failure, as far as these columns tell."""
+    return content_type == FAILURE_TYPE or (isinstance(headers, str) and MESSAGE_ID in headers)
+
+
 def origin_of(row: Row, *, copies: bool) -> Origin:
     """What this row is about: itself, or where there are `copies` the message whose failure it records.
 
     Raises UnreadableMessageError when that message cannot be decoded, or a copy says it is a record and is none.
     """
-    if not (copies and row["content_type"] == FAILURE_TYPE):
+    if copies and row["content_type"] == FAILURE_TYPE:
+        fault = fault_of(_content(row))
+        if fault is not None:
+            raise UnreadableMessageError(f"message {row['id']} says it is a failure record, and is none: {fault}")
+    record = _record_in(row, copies)
+    if record is None:
         return Origin(rows.to_message(row), {}, row["batch_id"] or "")
-    content = _content(row)
-    fault = fault_of(content)
-    if fault is not None:
-        raise UnreadableMessageError(f"message {row['id']} says it is a failure record, and is none: {fault}")
-    record = read_record(content)
-    return Origin(record.message, record.properties, record.batch_id or "")
+    read = read_record(record)
+    return Origin(read.message, read.properties, read.batch_id or "")
 
 
 def is_failure(row: Row, *, copies: bool) -> bool:
@@ -65,59 +79,34 @@ def about(row: Row, *, copies: bool) -> Entry:
     return Entry(ref, SOURCE_FLOW, FAILED, batch_id=batch_id or "")
 
 
-def ref_in(copy: Message) -> MessageRef | None:
-    """The message that this copy in the failure or dead-letter store is of; None when it is no copy."""
-    return ref_of(copy.content) if copy.content_type == FAILURE_TYPE and is_record(copy.content) else None
-
-
-def ref_of(record: Mapping[str, Any]) -> MessageRef:
-    """The message whose failure this record is of."""
-    message = record["message"]
-    return MessageRef.of(message.get("table_id"), int(message.get("sequence_number") or 0), str(message["id"]))
-
-
-def dead_letter_id(store: str, name: str) -> str:
-    """The id of a dead letter of this store, of the message whose reference has this name. Readable, the same for every
-    settlement, and another one for every other message: pipelines may share a dead-letter store."""
-    plain = f"{store}/{name}"
-    if len(plain) <= _MAX_ID:
-        return plain
-    ref = MessageRef.of_name(name)
-    known_by = f"{ref.table_id}-{ref.sequence}" if ref else hashlib.sha256(name.encode()).hexdigest()
-    return f"{store}/{known_by}"
+def told(row: Row, run_id: str) -> list[Entry]:
+    """What the ledger is to know of a failure that no run recorded there, before a run takes it up: a chain's, or a
+    listener's. What is done stays done."""
+    record = _record_in(row, copies=True)
+    if record is None:
+        return []
+    blank = Entry(ref_of(record), SOURCE_FLOW, FAILED, batch_id=record.get("batch_id") or run_id)
+    done = [blank._replace(flow=flow, state=DELIVERED, result=record["done"][flow]) for flow in record["done"]]
+    return [*done, *(blank._replace(flow=flow, error=record["errors"][flow]) for flow in record["errors"])]
 
 
 def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, *, copies: bool) -> Message:
-    """The failure-store entry for a message that failed. Its id is the name of the message, so it is stored once. Its
-    session is that of the message, which waits for it."""
+    """The failure-store entry for a message that failed. Its session is that of the message, which waits for it."""
     record = _record(row, entries, chain, batch_id, copies)
-    return replace(_copy(record), session_id=rows.text_of(row["session_id"]))
+    return replace(to_copy(record), session_id=rows.text_of(row["session_id"]))
 
 
 def dead_letter(
     row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, store: str, *, copies: bool
 ) -> Message:
     """The dead-letter entry for a message of this store, with its reason in words."""
-    entry = _copy(_record(row, entries, chain, batch_id, copies))
-    errors = entry.content["errors"].values()
-    return replace(
-        entry,
-        id=dead_letter_id(store, entry.id),
-        dead_letter_reason="; ".join(dict.fromkeys(error["type"] for error in errors)),
-        dead_letter_description="; ".join(dict.fromkeys(f"{error['handler']}: {error['message']}" for error in errors)),
-        dead_letter_source=store,
-    )
+    return to_dead_letter(_record(row, entries, chain, batch_id, copies), store)
 
 
 def given_up(row: Row, run_id: str, *, copies: bool) -> Entry:
     """The ledger entry for a message that its store kept aside."""
     blank = about(row, copies=copies)
     return blank._replace(batch_id=blank.batch_id or run_id, error=_store_error(row))
-
-
-def _copy(record: dict[str, Any]) -> Message:
-    headers = {"homing-batch": record["batch_id"]}
-    return Message(ref_of(record).name, record, content_type=FAILURE_TYPE, headers=headers)
 
 
 def _content(row: Row) -> Any:
@@ -127,9 +116,11 @@ def _content(row: Row) -> Any:
 def _record_in(row: Row, copies: bool) -> dict[str, Any] | None:
     """The failure record this row holds; None for any other message, and for one that only says it holds one: that is
     an author's like any other, and must not hold up its batch."""
-    if not (copies and row["content_type"] == FAILURE_TYPE):
+    if not (copies and may_hold_record(row["content_type"], row["headers"])):
         return None
     try:
+        if row["content_type"] != FAILURE_TYPE:
+            return record_in(rows.to_message(row))
         content = _content(row)
     except UnreadableMessageError:
         return None
@@ -137,8 +128,8 @@ def _record_in(row: Row, copies: bool) -> dict[str, Any] | None:
 
 
 def _store_error(row: Row) -> dict[str, Any]:
-    description = row["dead_letter_description"] or row["dead_letter_reason"]
-    return {"type": row["dead_letter_reason"], "message": description, "handler": "store", "stack": "", "attempt": 1}
+    reason = row["dead_letter_reason"]
+    return error_info(reason, row["dead_letter_description"] or reason, "store")
 
 
 def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, copies: bool) -> dict[str, Any]:
@@ -152,14 +143,14 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, c
     if record is not None:
         return {
             **record,
+            "chain": record["chain"] or chain,
             "errors": explained(errors or record["errors"]),
             "done": explained({**record["done"], **done}),
             "snapshot": explained(snapshot),
         }
-    found = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id}
-    record = _first_record(row, found)
-    record["message"]["table_id"] = about(row, copies=False).ref.table_id
-    return record
+    ref = about(row, copies=False).ref
+    found = {"errors": errors, "done": done, "snapshot": snapshot, "chain": chain, "batch_id": batch_id, "ref": ref}
+    return _first_record(row, found)
 
 
 def _first_record(row: Row, found: dict[str, Any]) -> dict[str, Any]:

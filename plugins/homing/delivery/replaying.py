@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from homing.calling.traces import describe
 from homing.delivery import records, suspects
 from homing.delivery.batch import Batch
 from homing.delivery.holding import Row
@@ -14,9 +15,9 @@ from homing.delivery.keeper import LeaseKeeper
 from homing.delivery.settling import DEFAULT_LEASE
 from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
+from homing.failure import as_json
 from homing.ledger import DROPPED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.pipeline import Drop, HandlerChain, MessageContext
-from homing.pipeline.failure import as_json, describe
 
 
 def replay_here(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import time
 
-from homing.delivery.records import dead_letter_id
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
+from homing.failure import dead_letter_id
 from homing.message import MessageRef
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from functools import partial
 
 from homing.delivery import records, suspects
 from homing.delivery.holding import Head, Held, Holding, Row, head_of
+from homing.failure import ref_in, ref_of, worker_crash
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import Message, MessageRef
 from homing.portions import portions
@@ -149,13 +150,27 @@ class Settling:
         kept = {head.message_id: head for head in heads if head.message_id not in taken} if held.copies else {}
         if held.store is self._stores.dead_letters:
             known = self._stores.ledger.known(kept)
-            kept = {one: head for one, head in kept.items() if head.ref in known}
+            kept = {one: head for one, head in kept.items() if self._stores.is_own(head.ref, known)}
         if held.copies:
+            self._tell_ledger(held, kept.values())
             mine = {head.row_id for head in kept.values()}
             others = [head.row_id for head in heads if head.row_id not in mine]
             held.store.settle_batch(held.lease, others, success=False)
             heads = list(kept.values())
         return self._finish_moves(held, heads)
+
+    def _tell_ledger(self, held: Held, heads: Collection[Head]) -> None:
+        """Records what the copies of these messages say, where no run has recorded anything of them: a chain or a
+        listener gave them up. From then on the ledger knows what is done of them, as of all others."""
+        ledger, run_id = self._stores.ledger, self._holding.run_id
+        known = ledger.known([head.message_id for head in heads])
+        untold = [head.row_id for head in heads if head.wrapped and head.ref not in known]
+        if not untold:
+            return
+        fence = ledger.open_step(run_id, "take up", DEFAULT_LEASE)
+        for row in held.store.batch_rows(held.lease, ids=untold):
+            ledger.record(fence, records.told(row, run_id))
+        ledger.close_step(fence)
 
     def _finish_moves(self, held: Held, heads: list[Head]) -> set[str]:
         """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
@@ -203,7 +218,7 @@ class Settling:
         ]
         held.store.count_crash(held.lease, [head.row_id for head in died])
         most = held.store.properties.max_deliveries
-        error = suspects.crash(f"{most} who had this message in hand have died", crashed[0].step)
+        error = worker_crash(crashed[0].step, most)
         worst = [head for head in died if head.crashes + 1 >= most]
         self._stores.ledger.record(crashed[0], [head.entry(SOURCE_FLOW, FAILED, error=error) for head in worst])
 
@@ -259,7 +274,7 @@ class Settling:
     def _store(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
         """Stores these copies; those of them that are not there afterwards."""
         to.store_many(list(copies.values()))
-        refs = {copy.id: records.ref_of(copy.content) for copy in copies.values()}
+        refs = {copy.id: ref_of(copy.content) for copy in copies.values()}
         there = _kept(to, refs)
         return {one: copy for one, copy in copies.items() if refs[copy.id] not in there}
 
@@ -354,4 +369,4 @@ def _kept(store: SqlStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
     Told by what lies there: something else may have been stored under that id.
     """
     there = store.look(list(refs)) if refs else ()
-    return {refs[copy.id] for copy in there if records.ref_in(copy) == refs[copy.id]}
+    return {refs[copy.id] for copy in there if ref_in(copy) == refs[copy.id]}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from homing.errors import ConfigurationError
+from homing.message import MessageRef
 from homing.store import LEDGER
 from homing.stores import open_store
 from homing.stores.sql import SqlLedger, SqlStore
@@ -20,6 +21,11 @@ class PipelineStores:
     failures: SqlStore
     dead_letters: SqlStore
     ledger: SqlLedger
+
+    def is_own(self, ref: MessageRef, known: Container[MessageRef]) -> bool:
+        """Whether this message, of which a copy lies in the dead-letter store, is this pipeline's: the ledger, whose
+        `known` ones these are, has it, or one of its tables took it in. Others may have stores of the same names."""
+        return ref in known or (bool(ref.table_id) and ref.table_id in (self.store.identity, self.failures.identity))
 
     def hold_copies(self, store: SqlStore) -> bool:
         """Whether settlements write what lies in this store: copies of messages, as records of their failures."""

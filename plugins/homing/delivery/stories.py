@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from homing.delivery.holding import resolve
-from homing.delivery.records import dead_letter_id
 from homing.delivery.settling import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
+from homing.failure import dead_letter_id
 from homing.ledger import Entry
 from homing.message import ACKNOWLEDGED, MessageRef
 from homing.stores.sql.scans import Condition

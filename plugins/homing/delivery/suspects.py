@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 from homing.calling.interrupts import is_interrupt
 from homing.errors import HomingError
+from homing.failure import WORKER_CRASH, worker_crash
 from homing.ledger import FAILED, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
-
-#: The type of the error of a message that kills whoever handles it.
-CRASH = "homing.WorkerCrash"
 
 # Whoever raises one of these lives, and says why it ends.
 _SAID = (Exception, KeyboardInterrupt, SystemExit)
@@ -62,14 +60,9 @@ def blame(ledger: Ledger, fence: Fence) -> str | None:
     if not isinstance(named, list) or len(named) != _NAMED:
         return None
     *who, flow, batch_id = named
-    why, ref = "the worker died while it had this message in hand", MessageRef(*who)
-    ledger.record(fence, [Entry(ref, flow, FAILED, batch_id=batch_id, error=crash(why, fence.step))])
+    ref = MessageRef(*who)
+    ledger.record(fence, [Entry(ref, flow, FAILED, batch_id=batch_id, error=worker_crash(fence.step))])
     return ref.id
-
-
-def crash(why: str, step: str) -> dict[str, object]:
-    """The error of a message that kills."""
-    return {"type": CRASH, "message": why, "handler": step, "stack": "", "attempt": 1}
 
 
 @contextmanager
@@ -92,4 +85,4 @@ def gave_up(entry: Entry | None, fence: Fence) -> bool:
     """Whether a worker of this very run died of the message: then it is left to the replay."""
     if entry is None or entry.error is None:
         return False
-    return bool(entry.error["type"] == CRASH and entry.run_id == fence.run_id)
+    return bool(entry.error["type"] == WORKER_CRASH and entry.run_id == fence.run_id)

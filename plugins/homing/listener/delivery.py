@@ -20,6 +20,10 @@ class Delivery:
     #: What the next attempt starts from: the message's content, unless a service got part of the way.
     content: Any = None
     has_moved: bool = False
+    #: Whether that content is a failure record, which a chain made of the message.
+    is_record: bool = False
+    #: What it is called when it is stored anew.
+    successor: str | None = None
     #: Attempts so far, those before it went back to its store included.
     attempts: int = 0
     began: int = 0

@@ -48,7 +48,7 @@ class Run:
         self._service = service
         self._counts = counts
         self.board = Board(config.polling_seconds, config.batch_size if service.is_batch else 1)
-        self._settler = Settler(store, config, service.name, self.board, counts)
+        self._settler = Settler(store, config, service, self.board, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
         self._look_for_dead = 0.0

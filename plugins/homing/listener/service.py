@@ -34,6 +34,8 @@ class Service:
         self.attached = attached
         #: Whether it takes many messages at once.
         self.is_batch = hasattr(attached, "on_messages")
+        #: Whether what it is handed are failure records, by its own word: only a chain's replays are.
+        self.takes_records = bool(getattr(attached, "takes_records", False))
         self._function = _function_of(attached)
         self.name = _name_of(attached, self._function)
         if inspect.isgeneratorfunction(self._function) or inspect.isasyncgenfunction(self._function):

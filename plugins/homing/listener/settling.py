@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -15,12 +15,23 @@ from typing import Any
 
 from homing.calling.traces import describe, sign_of
 from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError
+from homing.failure import (
+    FAILURE_STORE,
+    FAILURE_TYPE,
+    ErrorInfo,
+    dead_letter_id,
+    error_info,
+    is_record,
+    letter_headers,
+    ref_of,
+)
 from homing.listener import metrics
 from homing.listener.board import Board
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import Delivery
 from homing.listener.progress import Progress
-from homing.message import DEAD, Message
+from homing.listener.service import Service
+from homing.message import DEAD, Message, MessageRef
 from homing.store import (
     ATTEMPTS,
     BROWSE,
@@ -40,20 +51,20 @@ log = logging.getLogger(__name__)
 MAX_SETTLINGS = 10
 
 _PAGE = 100  # dead messages looked at at once
-_KEPT = ("content_type", "correlation_id", "session_id", "partition_key", "subject", "to", "reply_to")
 
 
 class Settler:
     """Acknowledges, releases, drops and dead-letters for one run of a listener. Thread-safe."""
 
     def __init__(
-        self, store: Store, config: ListenerConfig, service: str, board: Board, counts: metrics.Counts
+        self, store: Store, config: ListenerConfig, service: Service, board: Board, counts: metrics.Counts
     ) -> None:
         self._store = store
         self._store_name = name_of(store)
         self._config = config
         self._policy = config.policy
-        self._service = service
+        self._service = service.name
+        self._takes_records = service.takes_records
         self._board = board
         self._counts = counts
 
@@ -77,6 +88,7 @@ class Settler:
         if isinstance(error, Progress):
             delivery.content = error.content
             delivery.has_moved = delivery.has_moved or error.durable
+            delivery.is_record, delivery.successor = error.content_type == FAILURE_TYPE, error.id
             cause = error.__cause__ or error
         if delivery.lost:
             log.error(
@@ -248,7 +260,7 @@ class Settler:
         headers = {key: value for key, value in delivery.message.headers.items() if key != ATTEMPTS}
         if attempts:
             headers[ATTEMPTS] = attempts
-        successor = str(uuid.uuid4())
+        successor = delivery.successor or str(uuid.uuid4())
         self._board.remember(successor, delay)
         try:
             # Other listeners are to wait as well.
@@ -274,25 +286,31 @@ class Settler:
             for message in page:
                 if message.dead_letter_reason != CRASHED:
                     continue  # somebody else's decision, or not to be read
-                why = {"type": CRASHED, "message": message.dead_letter_description or CRASHED, "stack": ""}
-                about = {**why, "handler": self._service, "attempt": message.delivery_count}
-                self._store_dead(dead, Delivery(message), about)
+                why = message.dead_letter_description or CRASHED
+                error = error_info(CRASHED, why, self._service, attempt=message.delivery_count)
+                self._store_dead(dead, Delivery(message), error)
                 self._store.finish_dead([message.id])
                 self._counts.add(metrics.DEAD_LETTERED)
                 log.error("message %s of store %s went to dead-letter store %s: %s", message.id, self._store_name,
-                          name_of(dead), why["message"])  # fmt: skip
+                          name_of(dead), why)  # fmt: skip
 
-    def _store_dead(self, dead: Store, delivery: Delivery, about: Mapping[str, Any]) -> None:
-        headers = self._dead_headers(delivery, about)
+    def _store_dead(self, dead: Store, delivery: Delivery, error: ErrorInfo) -> None:
+        """Stores its dead letter: what was given up as it was, or the failure record that a chain made of it."""
+        message, headers = delivery.message, {k: v for k, v in delivery.message.headers.items() if k != ATTEMPTS}
+        kind = None if message.content_type == FAILURE_TYPE else message.content_type  # a producer's word
+        content = delivery.content
+        if delivery.is_record or (self._takes_records and is_record(content)):
+            kind = FAILURE_TYPE
+            content = content if "taken_in" in content else {**content, **self._taken_in(delivery)}
+        written = replace(message, content=content, content_type=kind, headers=headers)
         letter = replace(
-            delivery.message,
-            id=self._dead_id(delivery),
-            content=delivery.content,
-            headers=headers,
+            written,
+            id=self._dead_id(delivery, written),
+            headers=letter_headers(written, error, self._store_name),
             scheduled_at=None,
             time_to_live=None,
-            dead_letter_reason=headers["homing-dead-letter-reason"],
-            dead_letter_description=headers["homing-dead-letter-description"],
+            dead_letter_reason=error["type"],
+            dead_letter_description=error["message"],
             dead_letter_source=self._store_name,
         )
         try:
@@ -306,33 +324,28 @@ class Settler:
             log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, sign_of(trouble))
             dead.store(letter.content, id=letter.id, headers=letter.headers)
 
-    def _dead_id(self, delivery: Delivery) -> str:
+    def _taken_in(self, delivery: Delivery) -> dict[str, Any]:
+        """Which message it is, for its record, where the store can tell."""
+        identity, number = self._store.identity, delivery.message.sequence_number
+        return {"taken_in": [identity, number]} if identity and number is not None else {}
+
+    def _dead_id(self, delivery: Delivery, written: Message) -> str:
         """The same for the same message, so that a crash in between makes no second copy; never that of another one.
 
         A store that does not number its messages may hold two of one id, and the dead-letter store would take them for
         the same: then every copy has an id of its own.
         """
-        number = delivery.message.sequence_number
+        number = written.sequence_number
+        if written.content_type == FAILURE_TYPE:
+            ref, store = ref_of(written.content), self._store_name.removesuffix(FAILURE_STORE)
+        else:
+            ref, store = MessageRef(self._store.identity if number else "", number or 0, written.id), self._store_name
+        if ref.table_id:
+            return dead_letter_id(store, ref.name)
         if number is None or delivery.has_moved:
             return str(uuid.uuid4())
         place = f"{self._store_name}/{delivery.id}/{number}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
-
-    def _dead_headers(self, delivery: Delivery, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The message's headers, and what explains it to people."""
-        message = delivery.message
-        kept = {f"homing-{name}": getattr(message, name) for name in _KEPT if getattr(message, name) is not None}
-        return {
-            **{key: value for key, value in message.headers.items() if key != ATTEMPTS},
-            **kept,
-            "homing-message-id": message.id,
-            "homing-dead-letter-reason": about["type"],
-            "homing-dead-letter-description": about["message"],
-            "homing-dead-letter-source": self._store_name,
-            "homing-dead-letter-handler": about["handler"],
-            "homing-dead-letter-attempts": about["attempt"],
-            "homing-dead-letter-stack": about["stack"],
-        }
 
     # -- the end -----------------------------------------------------------------------------------------------
 

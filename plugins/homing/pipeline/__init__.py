@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from homing.calling.traces import describe
 from homing.errors import HandlerError
+from homing.failure import FailureRecord, build_record, read_record
 from homing.pipeline.chain import HandlerChain
 from homing.pipeline.context import MessageContext
-from homing.pipeline.failure import FailureRecord, build_record, describe, read_record
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.handlers import (
     Handler,

@@ -20,10 +20,10 @@ from typing import Any
 from homing.calling.content import accept, accept_json
 from homing.calling.traces import frames_of, sign_of, text_of
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
+from homing.failure import FailureRecord, done_of, new_copy, read_record
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
-from homing.pipeline.failure import done_of, read_record
 from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
 from homing.pipeline.identity import new_id
@@ -31,7 +31,7 @@ from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
-from homing.store import SCHEDULE, Store
+from homing.store import ENVELOPE, SCHEDULE, Store
 
 log = logging.getLogger(__name__)
 
@@ -133,13 +133,14 @@ class HandlerChain:
     def replay(self, failed: Message | Mapping[str, Any]) -> ExecutionResult:
         """Carries a failed message through the chain again: all processors, the destinations not yet done.
 
-        `failed` is a message of the failure store, its content, or an ExecutionError's `message`. Raises
+        `failed` is a message of a failure store or a dead-letter store, whoever wrote it there, a failure record, or
+        an ExecutionError's `message`. Raises
         ExecutionError if it fails again: its `message` knows what is done by now. The failure store is not
         written, since whoever replays still has the entry and must not acknowledge it then. Raises
         UnreadableMessageError for what is not a failure record of this chain.
         """
-        record = read_record(failed.content if isinstance(failed, Message) else failed)
-        if record.chain != self.name:
+        record = FailureRecord.of(failed) if isinstance(failed, Message) else read_record(failed)
+        if record.chain not in ("", self.name):
             raise UnreadableMessageError(
                 f"message {record.message.id} failed in chain {record.chain!r}, which is not {self.name!r}"
             )
@@ -148,7 +149,8 @@ class HandlerChain:
         if not execution.errors:
             return execution.result(ctx)
         entry = failed.id if isinstance(failed, Message) else record.message.id
-        again = Message(entry, execution.record(self.name, record.batch_id))
+        known = record.ref if record.ref.table_id else None
+        again = Message(entry, execution.record(self.name, record.batch_id, known))
         raise ExecutionError(execution.complaint(self.name), again, errors=tuple(execution.errors.values()))
 
     def run_source(self, ctx: MessageContext) -> None:
@@ -214,9 +216,11 @@ class HandlerChain:
         if delay and replays and SCHEDULE in self.failure_store.features:
             later = {"scheduled_at": datetime.now(timezone.utc) + timedelta(seconds=delay)}
         try:
-            # Without an id of its own choosing: a store takes each id once, and a message may fail many
-            # times.
-            return self.failure_store.store(record, **later), ""
+            # Under an id of its own: a store takes each id once, and a message may fail many times.
+            copy = new_copy(record, self.failure_store.identity)
+            if ENVELOPE not in self.failure_store.features:
+                return self.failure_store.store(copy.content, **later), ""
+            return self.failure_store.store(copy, **later), ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller still has the message
             name = getattr(self.failure_store, "name", type(self.failure_store).__name__)
             log.error(  # noqa: TRY400 - its text may be what the message says

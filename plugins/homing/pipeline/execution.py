@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from homing.calling.interrupts import is_interrupt
-from homing.calling.traces import text_of
+from homing.calling.traces import describe, text_of
 from homing.errors import HandlerError
-from homing.message import Message
+from homing.failure import SOURCE, build_record
+from homing.message import Message, MessageRef
 from homing.pipeline.context import MessageContext
-from homing.pipeline.failure import SOURCE, build_record, describe
 from homing.pipeline.flows import Flow, SourceFlow
 from homing.pipeline.outcome import DELIVERED, DROPPED, EXECUTED, FAILED, Delivery, Ended, ExecutionResult
 from homing.pipeline.signals import Drop
@@ -62,7 +62,7 @@ class Execution:
         deliveries = tuple(delivery for _, delivery in self.deliveries)
         return ExecutionResult(ctx.processed_message(), results, deliveries, self.dropped)
 
-    def record(self, chain: str, batch_id: str | None) -> dict[str, Any]:
+    def record(self, chain: str, batch_id: str | None, ref: MessageRef | None = None) -> dict[str, Any]:
         """The failure record, if something failed."""
         return build_record(
             self.message,
@@ -72,6 +72,7 @@ class Execution:
             snapshot={flow: error.snapshot for flow, error in self.errors.items()},
             chain=chain,
             batch_id=batch_id,
+            ref=ref,
         )
 
     def complaint(self, chain: str) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from homing.errors import ChainError, UnreadableMessageError
+from homing.failure import FAILURE_TYPE, FailureRecord, new_copy
 from homing.listener import ListenerConfig, Progress, StoreListener
 from homing.listener.config import Seconds
 from homing.message import Message
-from homing.pipeline.failure import read_record
 from homing.pipeline.outcome import ExecutionError
 from homing.retry import RetryPolicy
 from homing.store import Store
@@ -60,22 +60,27 @@ class ReplayConfig:
 class ReplayService:
     """The service of the replay listener."""
 
+    #: What it listens to holds failure records, which a chain wrote, or somebody who wants them replayed.
+    takes_records = True
+
     def __init__(self, chain: HandlerChain) -> None:
         self._chain = chain
 
     def on_message(self, message: Message) -> None:
         """Replays one entry. Raises UnreadableMessageError for what is no record, Progress where it failed again."""
-        before = read_record(message.content).done
+        before = FailureRecord.of(message)
         try:
             self._chain.replay(message)
         except ExecutionError as error:
-            raise moved_on(error, before) from error
+            # What is stored anew in a failure store is called by its name there, too.
+            successor = new_copy(error.message.content, before.ref.table_id)
+            raise moved_on(error, before.done, successor.id) from error
 
 
-def moved_on(error: ExecutionError, before: Mapping[str, Any]) -> Progress:
+def moved_on(error: ExecutionError, before: Mapping[str, Any], successor: str | None = None) -> Progress:
     """What is left to do after a failure, worth storing at once if more destinations are done than before."""
     record = error.message.content
-    return Progress(record, durable=set(record["done"]) > set(before))
+    return Progress(record, durable=set(record["done"]) > set(before), content_type=FAILURE_TYPE, id=successor)
 
 
 def make_replay_listener(chain: HandlerChain, config: ReplayConfig) -> StoreListener:

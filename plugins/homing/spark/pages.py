@@ -21,8 +21,8 @@ from homing.stores.sql.rows import PLAIN, READ, envelope, read
 
 #: The columns of a row, in this order. Messages that have nothing beyond PLAIN come with that, None, and the last two.
 ROW = (*READ, "table_id", "batch_id")
-_SEQUENCE, _ID, _TYPE, _ENCODING, _TOKEN, _MESSAGE = map(
-    ROW.index, ("sequence", "id", "content_type", "encoding", "lock_token", "message")
+_SEQUENCE, _ID, _TYPE, _ENCODING, _TOKEN, _MESSAGE, _HEADERS = map(
+    ROW.index, ("sequence", "id", "content_type", "encoding", "lock_token", "message", "headers")
 )
 _TABLE, _BATCH = -2, -1
 _WHOLE = len(ROW)
@@ -82,7 +82,7 @@ class Page(NamedTuple):
 
     def is_record(self, row: Row) -> bool:
         """Whether this row is the record of a failure, as far as can be told without its content."""
-        return self.copies and len(row) == _WHOLE and bool(row[_TYPE] == records.FAILURE_TYPE)
+        return self.copies and records.may_hold_record(row[_TYPE] if len(row) == _WHOLE else None, row[_HEADERS])
 
     def unwrapped(self, row: Row, message: Message) -> dict[str, Any]:
         """The row of the message whose failure this row records, its content left out."""

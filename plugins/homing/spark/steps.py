@@ -18,12 +18,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from homing.calling.limits import Rate, share_rates
+from homing.calling.traces import describe
 from homing.delivery.suspects import gave_up
 from homing.errors import ContentError
+from homing.failure import as_json
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
-from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.outcome import Ended
 from homing.portions import MOST_BYTES

@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.calling.returned import fault_of
-from homing.calling.traces import sign_of, text_of
+from homing.calling.traces import describe, sign_of, text_of
 from homing.delivery import Batch, suspects
 from homing.delivery.holding import Head, Held
 from homing.errors import HandlerError
+from homing.failure import WORKER_CRASH, as_json, error_info
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import Drop
-from homing.pipeline.failure import as_json, describe
 from homing.pipeline.flows import DestinationFlow
 from homing.pipeline.handlers import Handler
 from homing.spark import native
@@ -345,7 +345,7 @@ class WholeBatch:
     def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
         log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
-        said = suspects.crash(str(error), name) if is_crash(error) else describe(error, name, 1)
+        said = error_info(WORKER_CRASH, str(error), name) if is_crash(error) else describe(error, name, 1)
         self._record([head.entry(flow, FAILED, error=said)])
 
     def _record(self, entries: Iterable[Entry]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from homing.delivery import PipelineStores
-from homing.delivery.records import dead_letter_id
+from homing.failure import dead_letter_id
 from tests.unit.cli.conftest import Shell
 from tests.unit.delivery.conftest import Pipeline, waiting
 

@@ -17,6 +17,7 @@ from homing.delivery import Batch, PipelineStores, replaying, suspects
 from homing.delivery.giving_up import give_up
 from homing.delivery.replaying import replay_here
 from homing.errors import StoreUnavailableError
+from homing.failure import WORKER_CRASH, worker_crash
 from homing.ledger import FAILED, PART, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore
 from tests.unit.delivery.conftest import Crash, Pipeline, opened
@@ -45,7 +46,7 @@ def test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_re
     assert (settlement.failed, settlement.released) == (1, 1)
     error = pipeline.stores.ledger.entries([killer])[killer]["crm"].error
     assert error is not None
-    assert (error["type"], error["handler"]) == (suspects.CRASH, "process")
+    assert (error["type"], error["handler"]) == (WORKER_CRASH, "process")
     assert crashes(pipeline.stores.store)[innocent] == 0
 
 
@@ -109,7 +110,7 @@ def test_a_message_that_was_there_at_too_many_deaths_has_failed(pipeline: Pipeli
 
     error = pipeline.stores.ledger.entries(["p"])["p"][SOURCE_FLOW].error
     assert error is not None
-    assert error["type"] == suspects.CRASH
+    assert error["type"] == WORKER_CRASH
     assert pipeline.stores.failures.count()["available"] == 1
 
 
@@ -135,12 +136,12 @@ def test_a_replay_that_dies_of_a_message_dead_letters_it_in_the_end_and_no_other
     assert (settlement.dead_lettered, settlement.released) == (1, 1)
     (letter,) = pipeline.stores.dead_letters.claim(10)
     assert letter.content["message"]["id"] == killer
-    assert letter.dead_letter_reason == suspects.CRASH
+    assert letter.dead_letter_reason == WORKER_CRASH
 
 
 def test_a_known_killer_is_replayed_with_care_from_the_start(pipeline: Pipeline) -> None:
     batch, (killer,) = pipeline.claimed("run", "bad")
-    error = suspects.crash("the worker died", "process")
+    error = worker_crash("process")
     pipeline.record("run", Entry(pipeline.ref(killer), "crm", FAILED, error=error, batch_id="run"))
     batch.settle()
 

@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from homing import Message
-from homing.delivery import Settlement, records
+from homing.delivery import Settlement
+from homing.failure import dead_letter_id
 from homing.message import ACKNOWLEDGED
 from tests.unit.delivery.conftest import Crash
 from tests.unit.delivery.shop import Shop, bodies, opened
@@ -34,7 +35,7 @@ def test_an_acknowledged_copy_of_the_same_message_makes_way(shop: Shop, place: s
         shop.run("run", away=True)
     target = getattr(shop.stores, place)
     ((_, _, ref),) = shop.stores.store.states(["x"])
-    left = records.dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
+    left = dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
     target.store("left behind", id=left)
     target.settle(target.claim(1))
 
@@ -123,7 +124,7 @@ def test_something_else_under_the_id_of_a_copy_is_not_taken_for_the_copy(shop: S
     if place == "dead_letters":
         shop.run("run", away=True)
     ((_, _, ref),) = shop.stores.store.states(["x"])
-    taken = records.dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
+    taken = dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
     getattr(shop.stores, place).store("somebody else's", id=taken)
 
     if place == "failures":

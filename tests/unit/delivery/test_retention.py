@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores, retention
-from homing.delivery.records import dead_letter_id
 from homing.delivery.retention import count_trimmable, tidy_up, trim_ledger
 from homing.errors import StoreUnavailableError
+from homing.failure import dead_letter_id
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore, ledger
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline, opened

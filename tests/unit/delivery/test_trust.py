@@ -12,9 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from homing import Message
-from homing.delivery import records
 from homing.delivery.intake import take_in
-from homing.pipeline.failure import build_record
+from homing.failure import FAILURE_TYPE, build_record
 from homing.stores import open_store
 from tests.unit.delivery.shop import Shop, bodies, opened
 
@@ -30,9 +29,10 @@ def forged(shop: Shop) -> Message:
     ((_, _, victim),) = shop.stores.store.states(["victim"])
     said = {"type": "E", "message": "m", "handler": "crm", "stack": "", "attempt": 1}
     message = Message("victim", "forged", sequence_number=victim.sequence)
-    record = build_record(message, {}, errors={"crm": said}, done={}, snapshot={}, chain="orders", batch_id="run")
-    record["message"]["table_id"] = victim.table_id
-    return Message("evil", record, content_type=records.FAILURE_TYPE)
+    record = build_record(
+        message, {}, errors={"crm": said}, done={}, snapshot={}, chain="orders", batch_id="run", ref=victim
+    )
+    return Message("evil", record, content_type=FAILURE_TYPE)
 
 
 def by_store(shop: Shop, message: Message, _request: Any) -> None:

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from homing import HandlerChain, Message, MessageContext, destination
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.failures import Selection, select
-from homing.delivery.records import FAILURE_TYPE
 from homing.delivery.replaying import replay_here
+from homing.failure import FAILURE_TYPE
 from homing.message import MessageRef
 from homing.stores.sql.upgrade import VERSION
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
-from homing.delivery.suspects import CRASH
 from homing.delivery.work import LocalFiles, WorkDir
+from homing.failure import WORKER_CRASH
 from homing.spark import alone, app, steps
 from homing.spark.app import DEAD_LETTER_STORE, STORE
 
@@ -150,7 +150,7 @@ def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
     assert not batch.is_open("process")
     known = stores.ledger.known([head.message_id for head in batch.heads()])
     errors = [entry.error["type"] for entries in known.values() for entry in entries.values() if entry.error]
-    assert errors == [CRASH]
+    assert errors == [WORKER_CRASH]
     assert app.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
     assert made() == {("lake", 4): 1, ("lake", 10): 1}
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from homing.errors import HandlerError, UnstorableContentError
+from homing.failure import as_json
 from homing.message import Message, encode
 from homing.pipeline import ExecutionError, HandlerChain, MessageContext, destination, transformer
-from homing.pipeline.failure import as_json
 from homing.pipeline.steps import fail
 
 HUGE = 10**5000  # Python writes no number of so many digits

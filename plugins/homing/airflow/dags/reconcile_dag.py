@@ -45,15 +45,15 @@ class ReconcileOperator(BaseOperator):
         self.after = after
 
     def execute(self, context: Any) -> None:
-        flows = self._flows()
+        name, flows = self._chain()
         troubles: list[Exception] = []
         with open_pipeline_stores(find_url(self.store), find_url(self.dead_letter_store)) as stores:
             for batch_id in stores.store.expired_batches(self.after):
                 with self._keeping(troubles, f"batch {batch_id} was not settled"):
-                    self._settle(Batch(stores, batch_id, flows, chain=self.pipeline_name))
+                    self._settle(Batch(stores, batch_id, flows, chain=name))
             dead = 0
             if flows:
-                sweep = Batch(stores, f"{context['dag'].dag_id}/{context['run_id']}", flows, chain=self.pipeline_name)
+                sweep = Batch(stores, f"{context['dag'].dag_id}/{context['run_id']}", flows, chain=name)
                 with self._keeping(troubles, "what the store gave up was not dead-lettered"):
                     dead = sweep.move_dead()
             tidy_up(stores)
@@ -68,13 +68,15 @@ class ReconcileOperator(BaseOperator):
         if troubles:
             raise troubles[0]
 
-    def _flows(self) -> tuple[str, ...]:
-        """The chain's destinations as they are now: with one too few, undelivered messages would seem complete."""
+    def _chain(self) -> tuple[str, tuple[str, ...]]:
+        """The chain's name, and its destinations as they are now: with one too few, undelivered messages would seem
+        complete."""
         try:
-            return tuple(flow.name for flow in load_chain(self.chain).flows)
+            chain = load_chain(self.chain)
+            return chain.name, tuple(flow.name for flow in chain.flows)
         except ChainImportError as error:
             self.log.warning("nothing is acknowledged or dead-lettered for now: %s", error)
-            return ()
+            return "", ()
 
     @contextmanager
     def _keeping(self, troubles: list[Exception], what: str) -> Iterator[None]:

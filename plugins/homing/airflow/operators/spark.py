@@ -273,7 +273,7 @@ class ReplayOperator(PipelineJobOperator):
                     "somebody changed its XCom since"
                 )
             self._begun = True
-            batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
+            batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.chain_name)
             size = batch.reclaim(self._names, self.pipeline.hold)
             self._held = batch.heads()
         metrics.count("replayed", size, pipeline=self.pipeline.name)
@@ -307,7 +307,7 @@ class ReplayOperator(PipelineJobOperator):
 
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:
-            batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.name)
+            batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.chain_name)
             self._replays = True
             try:
                 tally = replay_here(stores, batch, chain, rate=rate, lease=self.pipeline.hold)

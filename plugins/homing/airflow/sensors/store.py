@@ -123,7 +123,7 @@ class StoreSensor(BaseSensorOperator):
         if self.pipeline is None:
             return self._claim_of_store(key)
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            batch = Batch(stores, key, self.pipeline.flows, chain=self.pipeline.name)
+            batch = Batch(stores, key, self.pipeline.flows, chain=self.pipeline.chain_name)
             known = batch.is_known()
             if self.pipeline.source and not known:
                 self._take_in(self.pipeline.source, stores.store)

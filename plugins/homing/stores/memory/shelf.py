@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Condition
 
 from homing import store as contract
+from homing.failure import crash_text
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, SCHEDULED, Encoded, Message
 
 
@@ -103,8 +104,7 @@ class Shelf:
             if entry.state == LEASED:
                 entry.crashes += 1
                 if entry.crashes >= max_deliveries:
-                    text = f"its lease ran out {max_deliveries} times: whoever handles it dies"
-                    self.bury(entry, now, contract.CRASHED, text, name)
+                    self.bury(entry, now, contract.CRASHED, crash_text(max_deliveries), name)
                     continue
             self.place(entry, AVAILABLE)
         for entry in self._pop_until(self._expiring, now):

@@ -14,6 +14,7 @@ from typing import Any
 from homing import store as contract
 from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, StoreError, TooLargeError, UnreadableMessageError
+from homing.failure import crash_text
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
 from homing.portions import text_bytes
 from homing.size_limit import SizeLimit
@@ -225,8 +226,7 @@ class RabbitStore(Store):
             return self._dead(delivery, contract.EXPIRED, "it was due for longer than its time to live")
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         if crashes >= options.max_deliveries * (1 if options.prefetch == 1 else _PREFETCH_ALLOWANCE):
-            text = f"it came back {crashes} times without being settled: whoever handles it dies"
-            return self._dead(delivery, contract.CRASHED, text)
+            return self._dead(delivery, contract.CRASHED, crash_text(crashes))
         if options.queue_type == CLASSIC and delivery.redelivered:
             # A classic queue does not count: the message does, and goes round once more.
             return self._once_more(delivery, crashes=crashes)

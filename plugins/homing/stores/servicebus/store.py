@@ -31,6 +31,7 @@ from homing.errors import (
     NotInFlightError,
     UnreadableMessageError,
 )
+from homing.failure import crash_text
 from homing.message import Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.incoming import as_message
@@ -247,8 +248,7 @@ class ServiceBusStore(Store):
         held = Held(received, message, time.monotonic() + self._options.ack_wait)
         limit = self._options.max_deliveries
         if limit and message.delivery_count > limit:
-            text = f"it was handed out {limit} times and never acknowledged: whoever handles it dies"
-            self._bury(held, contract.CRASHED, text)
+            self._bury(held, contract.CRASHED, crash_text(limit))
             return None
         held.locked_for(received.locked_until_utc)
         self._held[token] = held

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
+from homing.failure import crash_text
 from homing.retry import spread
 from homing.store import CRASHED, EXPIRED
 from homing.stores.sql.claimed import Claimed
@@ -152,7 +153,7 @@ class Claims:
     def _dead(self, reason: str, max_deliveries: int, now: int) -> dict[str, Any]:
         why = "it was due for longer than its time to live"
         if reason == CRASHED:
-            why = f"its lease ran out {max_deliveries} times: whoever handles it dies"
+            why = crash_text(max_deliveries)
         values = {
             "time_dead": now,
             "time_next": None,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import compress, count
 from operator import not_
 from typing import Any
@@ -27,6 +27,7 @@ from homing.errors import (
     TooLargeError,
     UnstorableContentError,
 )
+from homing.failure import FAILURE_STORE
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
@@ -57,6 +58,7 @@ from homing.stores.sql.schema import NEVER, apart, messages_table, registry_tabl
 from homing.stores.sql.scrub import scrub
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.strays import Strays
+from homing.stores.sql.upgrade import identity_of
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp, notify
 
@@ -449,12 +451,16 @@ class SqlStore(Store):
         """Another store in the same database."""
         return SqlStore(self._url, name, options=self._options, clock=self._clock)
 
+    @cached_property
+    def identity(self) -> str:
+        return self._database.read(lambda connection: identity_of(connection, self._table.name))
+
     def failures(self) -> SqlStore:
         """The store beside this one where a pipeline's failed messages wait for their replay.
 
         From now on a session waits here, in claims and in `has_due`, while one of its messages waits there.
         """
-        name = f"{self.name}_failures"
+        name = f"{self.name}{FAILURE_STORE}"
         if not self._options.read_only:  # then nothing is claimed, and a table that is missing is not made
             table = self._table_of(name)
             self._database.require(table)

@@ -145,6 +145,14 @@ def _add(connection: Connection, table: Table, column: Column[Any]) -> None:
     connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {definition}")
 
 
+def identity_of(connection: Connection, table: str) -> str:
+    """The identity of this table, which is the default of a column; empty while there is no such table."""
+    inspector = sa.inspect(connection)
+    columns = inspector.get_columns(table) if inspector.has_table(table) else ()
+    found = [_IDENTITY.search(str(column["default"])) for column in columns if column["name"] == "table_id"]
+    return found[0][0] if found and found[0] else NO_IDENTITY
+
+
 def _give_identity(connection: Connection, column: Column[Any], default: str | None) -> None:
     """Gives a table that was made without an identity its own, for messages to come: what it holds is known elsewhere
     as it was. `default` is the column's now, None when there is no such column."""
