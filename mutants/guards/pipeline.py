@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "pipeline/failure.py"
+_CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "failure.py"
 _EXECUTION = "pipeline/execution.py"
 _REPLAYS, _LISTENER = "tests/unit/pipeline/test_chain_replay.py::", "tests/unit/pipeline/test_replay_listener.py::"
 _FAILURES = "tests/unit/pipeline/test_chain_failures.py::"

@@ -331,7 +331,7 @@ def _letter_record(copy: Message) -> dict[str, Any]:
     kept = {name: said.get(f"homing-{name}") for name in _KEPT}
     ours = {*_OURS, *(f"homing-{name}" for name in _KEPT)}
     theirs = {key: value for key, value in said.items() if key not in ours}
-    texts = {name: value for name, value in kept.items() if isinstance(value, str)}
+    texts: dict[str, Any] = {name: value for name, value in kept.items() if isinstance(value, str)}
     message_id, source = str(said[MESSAGE_ID]), str(said.get(_SOURCE, ""))
     name = copy.id.removeprefix(f"{source}/")
     known = MessageRef.of_name(name) or MessageRef.of_name(f"{name}/{message_id}")

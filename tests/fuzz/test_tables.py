@@ -15,7 +15,7 @@ from homing import open_store
 from homing.delivery import Batch, PipelineStores, Selection, keep_books, open_pipeline_stores, records
 from homing.delivery.failures import select
 from homing.errors import HomingError
-from homing.failure import dead_letter_id
+from homing.failure import FAILURE_TYPE, dead_letter_id
 from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW
 from homing.stores.sql import SqlStore
 from tests.fuzz.profile import SQL_TEXTS, TEXTS, examples
@@ -23,7 +23,7 @@ from tests.fuzz.shop import fill, still_there
 from tests.servers import PostgreSQL
 
 FLOWS = ("crm",)
-_FAILURE = records.FAILURE_TYPE
+_FAILURE = FAILURE_TYPE
 _BODIES = SQL_TEXTS | st.sampled_from(["{", "[1", "null", '{"message": 1}', '{"message": {"id": 7}}', "//8=", "=", "1"])
 _ROWS = st.fixed_dictionaries(
     {"message": _BODIES},

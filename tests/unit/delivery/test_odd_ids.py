@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores, records
+from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.failures import Failure, read_failures
+from homing.failure import FAILURE_TYPE
 from homing.spark import steps
 from homing.spark.columns import STORED, to_batch
 from homing.spark.pages import Page
@@ -132,7 +133,7 @@ def test_a_failure_record_of_an_odd_message_is_dead_lettered_with_what_is_wrong(
         "properties": {}, "errors": {"": error}, "done": {},
     }  # fmt: skip
     body = json.dumps(record).replace("'", "''")
-    said = {"id": "'odd'", "message": f"'{body}'", "encoding": "'json'", "content_type": f"'{records.FAILURE_TYPE}'"}
+    said = {"id": "'odd'", "message": f"'{body}'", "encoding": "'json'", "content_type": f"'{FAILURE_TYPE}'"}
     world.stores.failures.count()  # which makes the table
     world.write(into="homing_orders_failures", **said)
 
@@ -155,7 +156,7 @@ def test_an_executor_takes_a_forged_record_in_the_message_store_for_a_message(wo
         "message": {"id": "somebody else's", "sequence_number": 1, "encoding": "json", "body": "1"},
     }  # fmt: skip
     body = json.dumps(record).replace("'", "''")
-    world.write(id="'odd'", message=f"'{body}'", encoding="'json'", content_type=f"'{records.FAILURE_TYPE}'")
+    world.write(id="'odd'", message=f"'{body}'", encoding="'json'", content_type=f"'{FAILURE_TYPE}'")
     batch = world.batch("run")
 
     assert batch.claim(10) == 2

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.types import NullType
 
 from homing import Message
-from homing.delivery import Batch, PipelineStores, keep_books, records
+from homing.delivery import Batch, PipelineStores, keep_books
 from homing.delivery.giving_up import give_up
+from homing.failure import FAILURE_TYPE
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline, opened, waiting
@@ -345,4 +346,4 @@ def test_the_session_of_a_failure_is_that_of_its_message(pipeline: Pipeline) -> 
 
     found = {message.content["message"]["id"]: message for message in pipeline.stores.failures.browse(9)}
     assert {one: message.session_id for one, message in found.items()} == {"a1": "a", "x1": None}
-    assert all(message.content_type == records.FAILURE_TYPE for message in found.values())
+    assert all(message.content_type == FAILURE_TYPE for message in found.values())
