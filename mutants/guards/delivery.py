@@ -43,8 +43,9 @@ GUARDS = (
     guard(
         "a dead letter is of no session",
         _RECORDS,
-        "entry = _copy(_record(row, entries, chain, batch_id, copies))",
-        "entry = failure(row, entries, chain, batch_id, copies=copies)",
+        "    return to_dead_letter(_record(row, entries, chain, batch_id, copies), store)",
+        "    letter = to_dead_letter(_record(row, entries, chain, batch_id, copies), store)\n"
+        "    return replace(letter, session_id=rows.text_of(row['session_id']))",
         f"{_SESSIONS}test_a_dead_letter_that_somebody_replays_holds_up_no_session[sqlite]",
     ),
     guard(
@@ -230,7 +231,7 @@ GUARDS = (
     guard(
         "a message of which a worker of this run died is not tried again in it",
         _SUSPECTS,
-        'return bool(entry.error["type"] == CRASH and entry.run_id == fence.run_id)',
+        'return bool(entry.error["type"] == WORKER_CRASH and entry.run_id == fence.run_id)',
         "return False",
         f"{_CRASHES}test_a_replay_in_the_task_itself_finds_the_message_that_kills_it[sqlite]",
     ),

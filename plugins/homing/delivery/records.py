@@ -90,6 +90,12 @@ def told(row: Row, run_id: str) -> list[Entry]:
     return [*done, *(blank._replace(flow=flow, error=record["errors"][flow]) for flow in record["errors"])]
 
 
+def chain_of(row: Row) -> str:
+    """The name of the chain that the message failed in whose failure this row records; empty where no chain had it."""
+    record = _record_in(row, copies=True)
+    return "" if record is None else str(record["chain"])
+
+
 def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, *, copies: bool) -> Message:
     """The failure-store entry for a message that failed. Its session is that of the message, which waits for it."""
     record = _record(row, entries, chain, batch_id, copies)

@@ -152,25 +152,35 @@ class Settling:
             known = self._stores.ledger.known(kept)
             kept = {one: head for one, head in kept.items() if self._stores.is_own(head.ref, known)}
         if held.copies:
-            self._tell_ledger(held, kept.values())
+            foreign = self._tell_ledger(held, kept.values())
+            kept = {one: head for one, head in kept.items() if head.row_id not in foreign}
             mine = {head.row_id for head in kept.values()}
             others = [head.row_id for head in heads if head.row_id not in mine]
             held.store.settle_batch(held.lease, others, success=False)
             heads = list(kept.values())
         return self._finish_moves(held, heads)
 
-    def _tell_ledger(self, held: Held, heads: Collection[Head]) -> None:
+    def _tell_ledger(self, held: Held, heads: Collection[Head]) -> set[str]:
         """Records what the copies of these messages say, where no run has recorded anything of them: a chain or a
-        listener gave them up. From then on the ledger knows what is done of them, as of all others."""
+        listener gave them up. From then on the ledger knows what is done of them, as of all others.
+
+        The ids of those that failed in another chain: what is done there says nothing of this one's destinations.
+        """
         ledger, run_id = self._stores.ledger, self._holding.run_id
         known = ledger.known([head.message_id for head in heads])
         untold = [head.row_id for head in heads if head.wrapped and head.ref not in known]
+        foreign = set[str]()
         if not untold:
-            return
+            return foreign
         fence = ledger.open_step(run_id, "take up", DEFAULT_LEASE)
         for row in held.store.batch_rows(held.lease, ids=untold):
-            ledger.record(fence, records.told(row, run_id))
+            if records.chain_of(row) in ("", self._chain) or not self._chain:
+                ledger.record(fence, records.told(row, run_id))
+            else:
+                log.warning("message %s failed in another chain than %s, and is left to it", row["id"], self._chain)
+                foreign.add(row["id"])
         ledger.close_step(fence)
+        return foreign
 
     def _finish_moves(self, held: Held, heads: list[Head]) -> set[str]:
         """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""

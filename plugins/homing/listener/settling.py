@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -301,7 +301,7 @@ class Settler:
         content = delivery.content
         if delivery.is_record or (self._takes_records and is_record(content)):
             kind = FAILURE_TYPE
-            content = content if "taken_in" in content else {**content, **self._taken_in(delivery)}
+            content = {**content, **self._taken_in(delivery, content)}
         written = replace(message, content=content, content_type=kind, headers=headers)
         letter = replace(
             written,
@@ -324,10 +324,19 @@ class Settler:
             log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, sign_of(trouble))
             dead.store(letter.content, id=letter.id, headers=letter.headers)
 
-    def _taken_in(self, delivery: Delivery) -> dict[str, Any]:
-        """Which message it is, for its record, where the store can tell."""
-        identity, number = self._store.identity, delivery.message.sequence_number
-        return {"taken_in": [identity, number]} if identity and number is not None else {}
+    def _taken_in(self, delivery: Delivery, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Which message it is, for its record, where that can be told.
+
+        A record that somebody moved here by hand is a failure of its own: the dead letter it was before may still have
+        the id, and a store takes each id once.
+        """
+        known, number = ref_of(record), delivery.message.sequence_number
+        if not known.table_id:
+            identity = self._store.identity
+            return {"taken_in": [identity, number]} if identity and number is not None else {}
+        if delivery.id == known.name:
+            return {}
+        return {"taken_in": [known.table_id, uuid.UUID(self._place_id(delivery)).int >> 65]}
 
     def _dead_id(self, delivery: Delivery, written: Message) -> str:
         """The same for the same message, so that a crash in between makes no second copy; never that of another one.
@@ -340,8 +349,11 @@ class Settler:
             ref, store = ref_of(written.content), self._store_name.removesuffix(FAILURE_STORE)
         else:
             ref, store = MessageRef(self._store.identity if number else "", number or 0, written.id), self._store_name
-        if ref.table_id:
-            return dead_letter_id(store, ref.name)
+        return dead_letter_id(store, ref.name) if ref.table_id else self._place_id(delivery)
+
+    def _place_id(self, delivery: Delivery) -> str:
+        """An id for this entry of the store alone: the same one each time, where the store numbers its messages."""
+        number = delivery.message.sequence_number
         if number is None or delivery.has_moved:
             return str(uuid.uuid4())
         place = f"{self._store_name}/{delivery.id}/{number}"

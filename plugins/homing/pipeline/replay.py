@@ -72,15 +72,18 @@ class ReplayService:
         try:
             self._chain.replay(message)
         except ExecutionError as error:
-            # What is stored anew in a failure store is called by its name there, too.
-            successor = new_copy(error.message.content, before.ref.table_id)
-            raise moved_on(error, before.done, successor.id) from error
+            progress = moved_on(error, before.done)
+            if progress.durable:
+                # Stored anew beside the entry it comes from, under a name of its own. What is not stored anew keeps its
+                # name: given up twice, as after a crash, it is still one dead letter.
+                progress.id = new_copy(progress.content, before.ref.table_id).id
+            raise progress from error
 
 
-def moved_on(error: ExecutionError, before: Mapping[str, Any], successor: str | None = None) -> Progress:
+def moved_on(error: ExecutionError, before: Mapping[str, Any]) -> Progress:
     """What is left to do after a failure, worth storing at once if more destinations are done than before."""
     record = error.message.content
-    return Progress(record, durable=set(record["done"]) > set(before), content_type=FAILURE_TYPE, id=successor)
+    return Progress(record, durable=set(record["done"]) > set(before), content_type=FAILURE_TYPE)
 
 
 def make_replay_listener(chain: HandlerChain, config: ReplayConfig) -> StoreListener:

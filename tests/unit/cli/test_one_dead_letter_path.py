@@ -13,6 +13,7 @@ import pytest
 from homing import ExecutionError, HandlerChain, ListenerConfig, Message, ReplayConfig, StoreListener, destination
 from homing.delivery import Batch, PipelineStores, keep_books
 from homing.delivery.replaying import replay_here
+from homing.errors import LeaseLostError
 from homing.failure import FAILURE_TYPE, FailureRecord, build_record, dead_letter_id
 from homing.stores import open_store
 from tests.unit.cli.conftest import Shell
@@ -38,6 +39,12 @@ class Refusing:
             self.got.append(("crm", content))
 
         self.chain = HandlerChain(name, destinations_flow=[lake, crm], **more)
+
+
+@pytest.fixture(autouse=True)
+def _tables(homing: Shell) -> None:
+    """Commands refuse a pipeline whose tables nobody made."""
+    assert homing("init").code == 0
 
 
 @pytest.fixture
@@ -286,3 +293,68 @@ def test_a_dead_letter_is_called_after_its_store_and_its_message(stores: Pipelin
 
     ((_, _, ref),) = stores.store.states(["m1"])
     assert letter.id == dead_letter_id("orders", ref.name)
+
+
+def test_a_replay_listener_that_is_interrupted_before_it_acknowledges_makes_one_dead_letter(
+    stores: PipelineStores, refusing: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = type(stores.failures).acknowledge, []
+
+    def acknowledge(store: Any, message: Message, success: bool = True) -> None:
+        if store is stores.failures and success and not calls:
+            calls.append(message.id)
+            real(store, message, False)  # as if its lease had run out
+            raise LeaseLostError("the store has given it to somebody else")
+        real(store, message, success)
+
+    monkeypatch.setattr(type(stores.failures), "acknowledge", acknowledge)
+    own = Refusing(
+        failure_store=stores.failures,
+        replay=ReplayConfig(stores.dead_letters, polling_interval=0.02, max_retries=0, retry_interval=0.01),
+    )
+    with own.chain:
+        with pytest.raises(ExecutionError):
+            own.chain.execute({"n": 1}, id="m1")
+        _until(lambda: stores.failures.count()["acknowledged"] == 1)
+
+    assert len(calls) == 1
+    assert len(stores.dead_letters.browse()) == 1
+
+
+def test_a_dead_letter_that_is_moved_to_the_replay_store_and_fails_again_is_a_dead_letter_again(
+    homing: Shell, stores: PipelineStores, refusing: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dead-letter store knows the id of the first one still, and takes each id once."""
+    by_replay_listener(stores, refusing)
+    letter = stores.dead_letters.retrieve()
+    assert letter is not None
+    replays = stores.store.sibling("orders_replay")
+    replays.store(letter.content)
+    stores.dead_letters.acknowledge(letter)
+    config = ReplayConfig(stores.dead_letters, replays, polling_interval=0.02, max_retries=0, retry_interval=0.01)
+
+    with Refusing(failure_store=stores.failures, replay=config).chain:
+        again = _wait_for(stores)
+
+    assert FailureRecord.of(again).message.id == "m1"
+    refusing.away = False
+    monkeypatch.setattr("homing.cli.failing.load_chain", lambda _reference: refusing.chain)
+    answer = homing("replay", "m1", "--chain", "shop:chain", "--reason", "it is up again", "-o", "json")
+    assert (answer.code, answer.data["delivered"]) == (0, 1), answer.err
+    assert ("crm", {"n": 1}) in refusing.got
+
+
+def test_a_failure_of_another_chain_is_left_to_it(stores: PipelineStores, refusing: Refusing) -> None:
+    """Its destinations may have the same names: what is done there is not done here, nor the other way round."""
+    by_chain(stores, refusing)
+    (entry,) = stores.failures.browse()
+
+    assert Batch(stores, "run", ("lake",), chain="invoices").reclaim([entry.id]) == 0
+    assert Batch(stores, "ours", FLOWS, chain="orders").reclaim([entry.id]) == 1
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.02)
