@@ -9,6 +9,7 @@ from mutants.guards import (
     bus,
     delivery,
     erasure,
+    failure,
     listener,
     memory,
     pipeline,
@@ -36,5 +37,6 @@ GUARDS: tuple[Guard, ...] = (
     *access.GUARDS,
     *tls.GUARDS,
     *erasure.GUARDS,
+    *failure.GUARDS,
     *trust.GUARDS,
 )

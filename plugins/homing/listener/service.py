@@ -36,6 +36,8 @@ class Service:
         self.is_batch = hasattr(attached, "on_messages")
         #: Whether what it is handed are failure records, by its own word: only a chain's replays are.
         self.takes_records = bool(getattr(attached, "takes_records", False))
+        #: The failure store that they come from, when they are listened for in another one.
+        self.records_of = str(getattr(attached, "records_of", ""))
         self._function = _function_of(attached)
         self.name = _name_of(attached, self._function)
         if inspect.isgeneratorfunction(self._function) or inspect.isasyncgenfunction(self._function):

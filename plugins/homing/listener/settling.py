@@ -65,6 +65,7 @@ class Settler:
         self._policy = config.policy
         self._service = service.name
         self._takes_records = service.takes_records
+        self._records_of = service.records_of or self._store_name
         self._board = board
         self._counts = counts
 
@@ -346,7 +347,7 @@ class Settler:
         """
         number = written.sequence_number
         if written.content_type == FAILURE_TYPE:
-            ref, store = ref_of(written.content), self._store_name.removesuffix(FAILURE_STORE)
+            ref, store = ref_of(written.content), self._records_of.removesuffix(FAILURE_STORE)
         else:
             ref, store = MessageRef(self._store.identity if number else "", number or 0, written.id), self._store_name
         return dead_letter_id(store, ref.name) if ref.table_id else self._place_id(delivery)

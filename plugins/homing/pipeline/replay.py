@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from homing.errors import ChainError, UnreadableMessageError
 from homing.failure import FAILURE_TYPE, FailureRecord, new_copy
 from homing.listener import ListenerConfig, Progress, StoreListener
-from homing.listener.config import Seconds
+from homing.listener.config import Seconds, name_of
 from homing.message import Message
 from homing.pipeline.outcome import ExecutionError
 from homing.retry import RetryPolicy
@@ -65,6 +65,7 @@ class ReplayService:
 
     def __init__(self, chain: HandlerChain) -> None:
         self._chain = chain
+        self.records_of = "" if chain.failure_store is None else name_of(chain.failure_store)
 
     def on_message(self, message: Message) -> None:
         """Replays one entry. Raises UnreadableMessageError for what is no record, Progress where it failed again."""
