@@ -9,7 +9,7 @@ _PATH = "tests/unit/cli/test_one_dead_letter_path.py::"
 
 GUARDS = (
     guard(
-        "a replay that got nothing done keeps its name, and is one dead letter",
+        "a replay that got nothing done is a dead letter of the name it had",
         "pipeline/replay.py",
         "if progress.durable:",
         "if True:",
