@@ -15,6 +15,7 @@ from homing.delivery import Batch, PipelineStores, keep_books
 from homing.delivery.replaying import replay_here
 from homing.errors import LeaseLostError
 from homing.failure import FAILURE_TYPE, FailureRecord, build_record, dead_letter_id
+from homing.message import AVAILABLE
 from homing.stores import open_store
 from tests.unit.cli.conftest import Shell
 
@@ -130,7 +131,7 @@ def _listen(stores: PipelineStores, service: Any) -> Message:
 
 def _wait_for(stores: PipelineStores) -> Message:
     end = time.monotonic() + 20
-    while not (found := stores.dead_letters.browse()):
+    while not (found := stores.dead_letters.browse(state=AVAILABLE)):  # not what was acknowledged before
         assert time.monotonic() < end, "no dead letter came"
         time.sleep(0.02)
     return found[0]
