@@ -195,6 +195,27 @@ GUARDS = (
         f"{_CONNECTED}test_test_connection_makes_neither_a_file_nor_a_table",
     ),
     guard(
+        "the Test button looks up nothing in the API server's environment",
+        _HOOK,
+        "_open_to_look(self._get_url(in_environment=False))",
+        "_open_to_look(self._get_url())",
+        f"{_CONNECTED}test_what_is_in_the_environment_of_the_api_server_is_neither_opened_nor_told[s3cret]",
+    ),
+    guard(
+        "the page looks up nothing in the API server's environment",
+        _HOOK,
+        "find_url_on_server(reference, in_environment=False)",
+        "find_url_on_server(reference)",
+        f"{_CONNECTED}test_what_is_in_the_environment_of_the_api_server_is_neither_opened_nor_told[s3cret]",
+    ),
+    guard(
+        "the Test button makes no queue",
+        "stores/rabbitmq/publisher.py",
+        "        if self._only_looks:\n            return\n",
+        "",
+        f"{_CONNECTED}test_test_connection_makes_no_queue",
+    ),
+    guard(
         "a store that a DAG may not name to the web is left out when it is read, too",
         _SERIALIZED,
         "(name if isinstance(name, str) and is_public(name) else None for name in stores)",

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
+from homing import open_store
 from homing.airflow import StoreHook
 from homing.airflow.hooks.connection import SCHEMES, url_of
-from homing.airflow.hooks.store import find_url
+from homing.airflow.hooks.store import find_public_url, find_url
 from homing.airflow.provider_info import get_provider_info
 from homing.errors import ConfigurationError
 from homing.stores import check_scheme
+from tests.rabbitmq_server import RabbitMQ, remove_store
 
 
 def connection(**fields: Any) -> Connection:
@@ -94,6 +96,44 @@ def test_test_connection_makes_neither_a_file_nor_a_table(tmp_path: Path, monkey
 
     assert not not_there.exists()
     assert sqlite3.connect(there).execute("select count(*) from sqlite_master").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("value", ["sqlite:///{there}?store=orders", "s3cret", "s3cret://x", None])
+def test_what_is_in_the_environment_of_the_api_server_is_neither_opened_nor_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    """As Airflow's own database is: `env:AIRFLOW__DATABASE__SQL_ALCHEMY_CONN`."""
+    there = tmp_path / "x.db"
+    with open_store(f"sqlite:///{there}?store=orders") as store:
+        store.store(1)
+    if value is not None:
+        monkeypatch.setenv("SOMETHING", value.format(there=there))
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS", json.dumps({"conn_type": "homing", "password": "env:SOMETHING"}))
+
+    told = "the connection 'orders' names its store by env:NAME, which only tasks look up"
+    assert StoreHook("orders").test_connection() == (
+        False,
+        f"{told}: put its URL into the password field to have it opened here",
+    )
+    with pytest.raises(ConfigurationError, match=told):
+        find_public_url("orders")
+    if value is not None:
+        assert find_url("orders") == value.format(there=there)
+
+
+@pytest.mark.services
+def test_test_connection_makes_no_queue(rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{rabbitmq.url}?store=looked_at"
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS", json.dumps({"conn_type": "homing", "password": url}))
+
+    for _ in range(2):
+        works, why = StoreHook("orders").test_connection()
+        assert (works, "has no queue of store 'looked_at'" in why) == (False, True)
+    with open_store(url) as store:
+        store.store(1)
+
+    assert StoreHook("orders").test_connection() == (True, "Store 'looked_at' answers: 1 available")
+    remove_store(rabbitmq.url, "looked_at")
 
 
 def test_test_connection_of_a_store_that_is_away_says_why_and_shows_no_password(

@@ -38,9 +38,11 @@ class ConnectionFields(Protocol):
     def extra_dejson(self) -> Any: ...
 
 
-def url_of(connection: ConnectionFields, options: str = "") -> str:
+def url_of(connection: ConnectionFields, options: str = "", *, in_environment: bool = True) -> str:
     """The store URL of a connection, with what stood behind its id. A secret: never log it.
 
+    Without `in_environment`, as in the API server, a connection that says `env:NAME` names none: who may write
+    connections would learn of what is in the environment of that process, and have it opened.
     Raises ConfigurationError when its fields make none.
     """
     fields = dict(connection.extra_dejson or {})
@@ -64,6 +66,11 @@ def url_of(connection: ConnectionFields, options: str = "") -> str:
     if not connection.password:
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} names no store: put its URL into the password field, or set scheme"
+        )
+    if not in_environment and connection.password.startswith("env:"):
+        raise ConfigurationError(
+            f"the connection {connection.conn_id!r} names its store by env:NAME, which only tasks look up: put its URL "
+            "into the password field to have it opened here"
         )
     return resolve_url(connection.password)
 

@@ -34,12 +34,15 @@ class StoreHook(BaseHook):
 
     def get_url(self) -> str:
         """The store URL. A secret: never log it."""
-        connection_id, _, options = self.homing_conn_id.partition("?")
-        return url_of(self._find(connection_id), options)
+        return self._get_url()
 
     def get_bus(self) -> str:
         """What MessageSender, MessageReceiver, BusListener and Administrator connect by. A secret: never log it."""
         return bus_of(self._find(self.homing_conn_id))
+
+    def _get_url(self, *, in_environment: bool = True) -> str:
+        connection_id, _, options = self.homing_conn_id.partition("?")
+        return url_of(self._find(connection_id), options, in_environment=in_environment)
 
     def _find(self, connection_id: str) -> Connection:
         try:
@@ -52,31 +55,34 @@ class StoreHook(BaseHook):
         return open_store(self.get_url())
 
     def test_connection(self) -> tuple[bool, str]:
-        """What the connection form's Test button shows: whether the store answers, and how full it is."""
+        """What the connection form's Test button shows: whether the store answers, and how full it is. The button may
+        be pressed in the API server, which makes nothing for people and tells them nothing of its environment."""
         try:
-            with _open_to_look(self.get_url()) as store:
-                return True, _try(store)
+            with _open_to_look(self._get_url(in_environment=False)) as store:
+                return _try(store)
         except HomingError as error:
             return False, str(error)
 
 
 def _open_to_look(url: str) -> Store:
-    """Where a database can be told not to write, it is: the button may be pressed in the API server, which makes
-    neither files nor tables for people."""
+    """Where a database can be told not to write, it is."""
     try:
         return open_store(url, read_only=True)
     except UnsupportedError:
         return open_store(url)
 
 
-def _try(store: Store) -> str:
+def _try(store: Store) -> tuple[bool, str]:
     """Asks something of the store that changes nothing."""
-    counts = count(store)
+    look = getattr(store, "look", None)  # what RabbitMQ has, whose queues are made by all else
+    counts = count(store) if look is None else look()
+    if look is not None and counts is None:
+        return False, f"The server answers, and has no queue of store {store.name!r}: who first uses it makes it"
     if counts is None:
         has_due(store)
-        return f"Store {store.name!r} answers"
+        return True, f"Store {store.name!r} answers"
     found = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    return f"Store {store.name!r} answers: {found or 'no messages'}"
+    return True, f"Store {store.name!r} answers: {found or 'no messages'}"
 
 
 def is_url(reference: object) -> TypeGuard[str]:
@@ -108,7 +114,7 @@ def find_url(reference: str) -> str:
     return url
 
 
-def find_url_on_server(reference: str) -> str:
+def find_url_on_server(reference: str, *, in_environment: bool = True) -> str:
     """As `find_url`, which asks as a task does, where Airflow's own database is at hand: on the command line, and in
     the API server."""
     from airflow.models import Connection as StoredConnection
@@ -117,16 +123,18 @@ def find_url_on_server(reference: str) -> str:
         return resolve_url(reference)
     connection_id, _, options = reference.partition("?")
     try:
-        return url_of(StoredConnection.get_connection_from_secrets(connection_id), options)
+        found = StoredConnection.get_connection_from_secrets(connection_id)
+        return url_of(found, options, in_environment=in_environment)
     except AirflowNotFoundException as error:
         raise ConfigurationError(f"there is no Airflow connection {connection_id!r} for a store") from error
 
 
 def find_public_url(reference: str) -> str:
-    """The same for the API server, which opens what stands in a DAG: a connection of our type, or a file.
+    """The same for the API server, which opens what stands in a DAG: a connection of our type, or a file. What a
+    connection says of the environment is not looked up.
 
     Raises ConfigurationError for everything else.
     """
     if not is_public(reference):
         raise ConfigurationError("this store is not named by a connection or as a SQLite file: it is not opened here")
-    return find_url_on_server(reference)
+    return find_url_on_server(reference, in_environment=False)

@@ -19,8 +19,9 @@ _TOGETHER = 50
 class Publisher:
     """A connection of its own for sending: when the broker holds back senders, consumers can still acknowledge."""
 
-    def __init__(self, parameters: Any, options: Options) -> None:
+    def __init__(self, parameters: Any, options: Options, *, only_looks: bool = False) -> None:
         self._name = options.name
+        self._only_looks = only_looks
         self._queue_type = options.queue_type
         self.link = Link(parameters, options.name, timeout=options.timeout, prepare=self._prepare)
         self._levels = 0  # so many are known to be there
@@ -129,6 +130,8 @@ class Publisher:
         )
 
     def _prepare(self) -> None:
+        if self._only_looks:
+            return
         link, channel = self.link, self.link.channel
         declare_store(link, self._name, self._queue_type)
         settle_store(link, self._name, self._queue_type)
@@ -162,6 +165,11 @@ class Publisher:
         with self.link.lock:
             self.link.open()
             return self._queue_length(queue) or 0
+
+    def has_queue(self, queue: str) -> bool:
+        with self.link.lock:
+            self.link.open()
+            return self._queue_length(queue) is not None
 
     def _queue_length(self, queue: str) -> int | None:
         """None when there is no such queue."""

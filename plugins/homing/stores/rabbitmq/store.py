@@ -62,6 +62,7 @@ class RabbitStore(Store):
 
     def __init__(self, parameters: Any, options: Options) -> None:
         self.name = options.name
+        self._parameters = parameters
         self._options = options
         self._publisher = Publisher(parameters, options)
         self._consumer = Consumer(parameters, options)
@@ -175,14 +176,26 @@ class RabbitStore(Store):
 
         Not `count`: AMQP does not tell what other consumers hold, nor what is acknowledged.
         """
+        self._keep()
+        return self._lengths(self._publisher)
+
+    def look(self) -> dict[str, int] | None:
+        """The same by a connection of its own on which nothing is made; None where the store has no queue yet."""
+        publisher = Publisher(self._parameters, self._options, only_looks=True)
+        try:
+            return self._lengths(publisher) if publisher.has_queue(self.name) else None
+        finally:
+            with publisher.link.lock:
+                publisher.link.close()
+
+    def _lengths(self, publisher: Publisher) -> dict[str, int]:
         with self._consumer.link.lock:
             leased = self._consumer.held_count()
-        self._keep()
         return {
-            AVAILABLE: self._publisher.length(self.name),
+            AVAILABLE: publisher.length(self.name),
             LEASED: leased,
-            SCHEDULED: self._publisher.waiting(),
-            DEAD: self._publisher.length(self._dead_queue),
+            SCHEDULED: publisher.waiting(),
+            DEAD: publisher.length(self._dead_queue),
         }
 
     def tend(self) -> None:
