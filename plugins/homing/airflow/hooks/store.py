@@ -74,9 +74,9 @@ def _open_to_look(url: str) -> Store:
 
 def _try(store: Store) -> tuple[bool, str]:
     """Asks something of the store that changes nothing."""
-    look = getattr(store, "look", None)  # what RabbitMQ has, whose queues are made by all else
-    counts = count(store) if look is None else look()
-    if look is not None and counts is None:
+    peek_lengths = getattr(store, "peek_lengths", None)  # what RabbitMQ has, whose queues are made by all else
+    counts = count(store) if peek_lengths is None else peek_lengths()
+    if peek_lengths is not None and counts is None:
         return False, f"The server answers, and has no queue of store {store.name!r}: who first uses it makes it"
     if counts is None:
         has_due(store)

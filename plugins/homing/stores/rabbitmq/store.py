@@ -179,7 +179,7 @@ class RabbitStore(Store):
         self._keep()
         return self._lengths(self._publisher)
 
-    def look(self) -> dict[str, int] | None:
+    def peek_lengths(self) -> dict[str, int] | None:
         """The same by a connection of its own on which nothing is made; None where the store has no queue yet."""
         publisher = Publisher(self._parameters, self._options, only_looks=True)
         try:
