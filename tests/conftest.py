@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from homing.calling import limits
 from homing.stores.rabbitmq import topology
 from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
@@ -96,6 +97,12 @@ def _hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """New queues of RabbitMQ are trusted at once, where no broker is killed right after."""
     if "cautious" not in request.fixturenames:
         monkeypatch.setattr(topology, "SETTLED_AFTER", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _alone_within_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that runs a Spark task's code in this process leaves no share of its rates behind."""
+    monkeypatch.setattr(limits, "_sharing", limits._Sharing())
 
 
 @pytest.fixture
