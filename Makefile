@@ -62,11 +62,12 @@ bench: ## the same work on Homing and on its peers, as ratios
 	@scripts/setup.sh --services
 	@$(VENV)/python -m bench $(if $(QUICK),--quick)
 
-check: setup ## lint, formatting, types, import layers
+check: setup ## lint, formatting, types, import layers and their drawing
 	$(VENV)/ruff check
 	$(VENV)/ruff format --check
 	$(VENV)/mypy
 	$(VENV)/lint-imports
+	$(VENV)/python scripts/draw_imports.py --check
 
 audit: setup ## look the pinned packages up among known vulnerabilities; needs the internet
 	@test -x var/audit/bin/pip-audit || ($(VENV)/python -m venv var/audit && var/audit/bin/pip install --quiet pip-audit)
