@@ -118,7 +118,7 @@ GUARDS = (
     guard(
         "an init that has nothing to do leaves no record",
         _PREPARING,
-        "    if not outdated:\n        return []\n",
+        "    if not incomplete:\n        return []\n",
         "",
         f"{_ROLE}test_the_second_init_has_nothing_to_do_and_leaves_no_record",
     ),

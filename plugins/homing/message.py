@@ -79,7 +79,7 @@ class MessageRef(NamedTuple):
     """Which message, anywhere and for ever: the identity of the table that took it in, its number there, and the id
     that people know it by. An id may come again, and a table be made anew; the three together are of one message.
 
-    What was taken in before tables had identities has the identity "".
+    A message of a store without tables, or with anything else written for an identity, has the identity "".
     """
 
     table_id: str

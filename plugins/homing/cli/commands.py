@@ -37,7 +37,7 @@ _SELECTION = (
 COMMANDS = (
     Command(
         "init",
-        "Make the tables of a pipeline, or bring them up to date, so that nothing else has to",
+        "Make the tables of a pipeline, and what they lack, so that nothing else has to",
         "homing.cli.preparing:init",
         (REASON, DRY_RUN, *_PIPELINE),
     ),

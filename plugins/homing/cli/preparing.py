@@ -22,7 +22,7 @@ class _Part(NamedTuple):
 
 
 def init(arguments: Namespace, desk: Desk) -> int:
-    """Makes every table of the stores, or brings it up to date. The second time, nothing is left to do."""
+    """Makes every table of the stores, and what it lacks. The second time, nothing is left to do."""
     with _parts(arguments, desk) as parts:
         if arguments.dry_run:
             plans: dict[tuple[str, str], list[str]] = {}
@@ -32,7 +32,7 @@ def init(arguments: Namespace, desk: Desk) -> int:
             _write(plans, parts, desk)
             return DONE
         made = [{"store": part.store.name, "table": name} for part in parts for name in _prepare(part, arguments, desk)]
-    desk.tell(f"{len(made)} tables were made or brought up to date")
+    desk.tell(f"{len(made)} tables were made or completed")
     desk.show(made, arguments)
     return DONE
 
@@ -61,12 +61,12 @@ def _write(statements: Mapping[tuple[str, str], list[str]], parts: list[_Part], 
 
 def _prepare(part: _Part, arguments: Namespace, desk: Desk) -> list[str]:
     access = part.store.access
-    outdated = access.outdated(pipeline=part.pipeline)
-    if not outdated:
+    incomplete = access.incomplete(pipeline=part.pipeline)
+    if not incomplete:
         return []
     with operation(part.store, INIT, by=desk.operator, why=arguments.reason) as outcome:
         made = access.prepare(pipeline=part.pipeline)
-        outcome["tables"] = sorted({*outdated, *made})
+        outcome["tables"] = sorted({*incomplete, *made})
     return list(outcome["tables"])
 
 

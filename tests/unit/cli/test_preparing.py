@@ -57,14 +57,14 @@ def test_a_store_without_dead_letters_is_prepared_alone(
     assert homing("init", "--store", "memory://x").code == 2
 
 
-def test_an_older_table_is_brought_up_to_date(homing: Shell, tmp_path: Path) -> None:
+def test_a_table_that_was_half_made_is_completed(homing: Shell, tmp_path: Path) -> None:
     homing("init")
     engine = sa.create_engine(f"sqlite:///{tmp_path}/x.db")
     with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE homing__tables SET version = 3 WHERE name = 'homing_orders__ledger'"))
+        connection.execute(sa.text("DELETE FROM homing__tables WHERE name = 'homing_orders__ledger'"))
     engine.dispose()
 
-    assert "-- table homing_orders__ledger is brought to version" in homing("init", "--dry-run").out
+    assert "-- table homing_orders__ledger is completed" in homing("init", "--dry-run").out
     assert [row["table"] for row in homing.json("init")] == ["homing_orders__ledger"]
 
 

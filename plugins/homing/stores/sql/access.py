@@ -28,7 +28,7 @@ class Access:
         self._permitted: set[str] = set()
 
     def prepare(self, *, pipeline: bool = False) -> list[str]:
-        """Makes the tables, or brings them up to date; the names of those that were not as they should be. Without it,
+        """Makes the tables, and what they lack; the names of those that were not as they should be. Without it,
         they are made when they are first needed."""
         self._beside(pipeline)
         made = self._database.prepare()
@@ -43,10 +43,10 @@ class Access:
             self._archive.require()
         return self._database.plan()
 
-    def outdated(self, *, pipeline: bool = False) -> list[str]:
-        """The tables that `prepare` would make or bring up to date."""
+    def incomplete(self, *, pipeline: bool = False) -> list[str]:
+        """The tables that `prepare` would make or complete."""
         self._beside(pipeline)
-        return self._database.outdated()
+        return self._database.incomplete()
 
     def grants(self, role: str, to: str, *, pipeline: bool = False) -> list[str]:
         """The statements that let a role of the database play one of `roles.ROLES` in this store."""
@@ -55,9 +55,10 @@ class Access:
                 f"store {self._name!r} is not on PostgreSQL, for which `homing grants` has statements"
             )
         operations, *ledger = self._beside(pipeline)
-        if missing := self._database.outdated():  # printing makes no tables, and who grants on what is not there fails
+        # Printing makes no tables, and a grant on a table that is not there fails.
+        if missing := self._database.incomplete():
             raise ConfigurationError(
-                f"store {self._name!r} has no table {missing[0]} of this version to grant on: run `homing init` first"
+                f"store {self._name!r} has no table {missing[0]} to grant on, or not all of it: run `homing init` first"
             )
         archive = self._archive.table if self._archive is not None and self._has_archive() else None
         forgets = self._live.current().duplicate_window > 0

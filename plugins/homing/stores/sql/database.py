@@ -29,7 +29,7 @@ from homing.errors import (
     TableMissingError,
     TlsError,
 )
-from homing.stores.sql import upgrade
+from homing.stores.sql import tables as sql_tables
 from homing.stores.sql.complaints import complaint
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
@@ -238,7 +238,7 @@ class Database:
                 )
             if not self.dialect.locks_rows and self._missing:
                 # The caller may have the database for himself: anybody else would wait for him in vain.
-                upgrade.bring_up(connection, self.dialect, list(self._missing))
+                sql_tables.make(connection, self.dialect, list(self._missing))
             else:
                 self._make_schema()
             self.dialect.begin(connection)
@@ -298,19 +298,19 @@ class Database:
                 self._make([table])
 
     def prepare(self) -> list[str]:
-        """Makes now what is missing of the required tables, or brings it up to date; which tables that were."""
+        """Makes now what is missing of the required tables, columns and indexes; the tables that lacked something."""
         with self.translated("make the tables of"), self._inside():
             return self._make_schema()
 
     def plan(self) -> dict[str, list[str]]:
         """What `prepare` would do now, table by table, in SQL where they are made anew."""
         with self.translated("read from"), self._inside(), self._looking() as connection:
-            return upgrade.plan(connection, self._outdated(connection, self._missing))
+            return sql_tables.plan(connection, self._incomplete(connection, self._missing))
 
-    def outdated(self) -> list[str]:
-        """The required tables that are missing, or of an older version."""
+    def incomplete(self) -> list[str]:
+        """The required tables that are missing or incomplete."""
         with self.translated("read from"), self._inside(), self._looking() as connection:
-            return [str(table.name) for table in self._outdated(connection, self._missing)]
+            return [str(table.name) for table in self._incomplete(connection, self._missing)]
 
     def has(self, table: Table) -> bool:
         """Whether this table is there, in whatever version. Makes nothing."""
@@ -344,45 +344,45 @@ class Database:
             return []
         return self.read(lambda connection: lacking(connection, wanted))
 
-    def _outdated(self, connection: Connection, tables: Iterable[Table]) -> list[Table]:
-        return [table for table in tables if not upgrade.is_current(connection, table)]
+    def _incomplete(self, connection: Connection, tables: Iterable[Table]) -> list[Table]:
+        return [table for table in tables if not sql_tables.is_complete(connection, table)]
 
     def _make_schema(self) -> list[str]:
         if not self._missing:
             return []
         with self._lock:
             missing = list(self._missing)
-            outdated = self._make(missing)
+            incomplete = self._make(missing)
             # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
             for table in missing:
                 self._missing.remove(table)
-            return [str(table.name) for table in outdated]
+            return [str(table.name) for table in incomplete]
 
     def _make(self, tables: Sequence[Table]) -> list[Table]:
-        """Makes those of these tables that are missing, or brings them up to date; which they were."""
+        """Makes those of these tables that are missing, and what others of them lack; which they were."""
         with self._reader.begin() as connection:
-            outdated = self._outdated(connection, tables)
-        if outdated and self._read_only:
+            incomplete = self._incomplete(connection, tables)
+        if incomplete and self._read_only:
             raise StoreError(
-                f"store {self._name!r} has no table {outdated[0].name} of this version, and is only read here: run "
+                f"store {self._name!r} has no table {incomplete[0].name}, or not all of it, and is only read here: run "
                 "`homing init`, or use it once where it may be written"
             )
-        if outdated:
-            self._bring_up(outdated)
-        return outdated
+        if incomplete:
+            self._complete(incomplete)
+        return incomplete
 
-    def _bring_up(self, outdated: list[Table]) -> None:
+    def _complete(self, incomplete: list[Table]) -> None:
         # Tables of any size may have to be changed, which takes as long as it takes.
         patient = self._make_engine(timeout=None)
         try:
             with patient.begin() as connection:
-                upgrade.bring_up(connection, self.dialect, outdated)
+                sql_tables.make(connection, self.dialect, incomplete)
         except DBAPIError as error:
             if not is_denied(error):
                 raise
             raise NotPermittedError(
-                f"store {self._name!r} has no table {outdated[0].name} of this version, and the database's user may "
-                f"not make it: run `homing init` once as a user who may"
+                f"store {self._name!r} has no table {incomplete[0].name}, or not all of it, and the database's user "
+                f"may not make it: run `homing init` once as a user who may"
             ) from error
         finally:
             patient.dispose()

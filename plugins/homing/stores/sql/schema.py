@@ -85,17 +85,10 @@ def _mysql_now(_element: NowInNanoseconds, _compiler: Any, **_options: Any) -> s
     return "(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED) * 1000)"
 
 
-#: In a column's `info`: what it was called before; and that it has the identity of its table.
-WAS = "was"
-IDENTITY = "identity"
 #: In a table's `info`: it is cut into days.
 DAYS = "days"
 
 _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "sqlite_autoincrement": True}
-
-
-#: The identity of what was stored before tables had one.
-NO_IDENTITY = ""
 
 
 def table_name(store: str) -> str:
@@ -136,11 +129,10 @@ def messages_table(store: str, columns: Mapping[str, str] | None = None, *, part
         Column("dead_letter_reason", _LONG),
         Column("dead_letter_description", _LONG),
         Column("dead_letter_source", String(255)),
-        # Version 2.
         Column("bucket", Integer),
-        # Version 4: the identity of this very table, drawn when it is made. It goes with each row, whoever inserts it,
+        # The identity of this very table, drawn when it is made. It goes with each row, whoever inserts it,
         # and a table that is made anew has another.
-        Column("table_id", Key(16), nullable=False, server_default=secrets.token_hex(8), info={IDENTITY: True}),
+        Column("table_id", Key(16), nullable=False, server_default=secrets.token_hex(8)),
         # SQLite takes anything for a number. In other columns that is found and kept aside; here it never would be.
         CheckConstraint("typeof(time_next) IN ('integer', 'null')").ddl_if(dialect="sqlite"),
         *(Column(name, COLUMN_TYPES[kind]) for name, kind in (columns or {}).items()),
@@ -199,8 +191,8 @@ def ledger_table(store: str, *, by_time: bool = False) -> Table:
         f"{prefix}__ledger",
         MetaData(),
         Column("message_id", Key(255), primary_key=True),
-        Column("table_id", Key(16), primary_key=True, server_default=NO_IDENTITY),
-        Column("sequence", BigInteger, primary_key=True, autoincrement=False, server_default="0", info={WAS: "life"}),
+        Column("table_id", Key(16), primary_key=True),
+        Column("sequence", BigInteger, primary_key=True, autoincrement=False),
         # The destination flow, or "" for the source flow. A flow behind a router delivers to one of several
         # destinations: `destination` says to which.
         Column("flow", Key(255), primary_key=True),

@@ -58,7 +58,7 @@ from homing.stores.sql.schema import NEVER, apart, messages_table, registry_tabl
 from homing.stores.sql.scrub import scrub
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.strays import Strays
-from homing.stores.sql.upgrade import identity_of
+from homing.stores.sql.tables import identity_of
 from homing.stores.sql.views import Views
 from homing.stores.sql.wake_up import WakeUp, notify
 

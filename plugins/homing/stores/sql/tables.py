@@ -1,4 +1,4 @@
-"""Making the tables, and bringing those of an older version up to date. Forward only, and safe for two at once."""
+"""Makes the tables, and the columns and indexes that an existing table lacks. Safe for two at once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, MetaData, Table
+from sqlalchemy import Column, Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, ExecutableDDLElement
 
 from homing.errors import ConfigurationError
 from homing.stores.sql import days
 from homing.stores.sql.dialects import Dialect
-from homing.stores.sql.schema import DAYS, IDENTITY, NO_IDENTITY, WAS, registry_table
+from homing.stores.sql.schema import DAYS, registry_table
 
 log = logging.getLogger(__name__)
 
-#: The schema this code reads and writes. 1: version 0.1, without a registry. 2: columns and indexes of the full store.
-#: 3: the ledger's rows are of a message, no longer of an id. 4: every table of messages has an identity.
+#: The schema this code reads and writes. 1 to 3 were never released.
 VERSION = 4
 
 _TUNING = (
@@ -38,17 +37,22 @@ _IDENTITY = re.compile("[0-9a-f]{16}")
 _registry = registry_table()
 
 
-def is_current(connection: Connection, table: Table) -> bool:
-    """Whether the table is there in this version, with every column it should have. Only reads."""
+def is_complete(connection: Connection, table: Table) -> bool:
+    """Whether the table is there, with every column and index it should have. Only reads.
+
+    Raises ConfigurationError for a table of another version.
+    """
     inspector = sa.inspect(connection)
     if not inspector.has_table(_registry.name):
         return False
     version = connection.execute(sa.select(_registry.c.version).where(_registry.c.name == table.name)).scalar()
-    if version is not None and version > VERSION:
+    if version is not None and version != VERSION:
+        age = "a newer" if version > VERSION else "an older"
         raise ConfigurationError(
-            f"table {table.name} has version {version}, made by a newer Homing than this one, which knows {VERSION}"
+            f"table {table.name} has schema version {version}, of {age} Homing, and this one reads {VERSION}: use the "
+            "Homing that made it, or another store name or database"
         )
-    if version != VERSION or not inspector.has_table(table.name):
+    if version is None or not inspector.has_table(table.name):
         return False
     there = {column["name"] for column in inspector.get_columns(table.name)}
     indexes = {index["name"] for index in inspector.get_indexes(table.name)}
@@ -57,13 +61,13 @@ def is_current(connection: Connection, table: Table) -> bool:
     return there >= set(table.c.keys()) and indexes >= {index.name for index in table.indexes}
 
 
-def bring_up(connection: Connection, dialect: Dialect, tables: Sequence[Table]) -> None:
+def make(connection: Connection, dialect: Dialect, tables: Sequence[Table]) -> None:
     """Makes what is missing of these tables. Others who do the same meanwhile wait, and then find it done."""
     dialect.lock_schema(connection)
     try:
         connection.execute(CreateTable(_registry, if_not_exists=True))
         for table in tables:
-            if not is_current(connection, table):
+            if not is_complete(connection, table):
                 _make(connection, table)
                 stamp = dialect.upsert(_registry, ["name"], {"version": lambda new: new["version"]})
                 connection.execute(stamp, [{"name": table.name, "version": VERSION}])
@@ -73,14 +77,14 @@ def bring_up(connection: Connection, dialect: Dialect, tables: Sequence[Table]) 
 
 
 def plan(connection: Connection, tables: Sequence[Table]) -> dict[str, list[str]]:
-    """What `bring_up` would do, table by table, in SQL as far as they are made anew. Only reads."""
+    """What `make` would do, table by table, in SQL as far as they are made anew. Only reads."""
     if not tables:
         return {}
     dialect = connection.dialect
     plans = {str(_registry.name): [str(CreateTable(_registry, if_not_exists=True).compile(dialect=dialect)).strip()]}
     for table in tables:
         if sa.inspect(connection).has_table(table.name):
-            plans[str(table.name)] = [f"-- table {table.name} is brought to version {VERSION} by `homing init`"]
+            plans[str(table.name)] = [f"-- table {table.name} is completed by `homing init`"]
             continue
         stamp = _registry.insert().values(name=table.name, version=VERSION)
         stamped = stamp.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
@@ -118,19 +122,10 @@ def _make(connection: Connection, table: Table) -> None:
         for statement in _creating(connection, table):
             connection.exec_driver_sql(statement) if isinstance(statement, str) else connection.execute(statement)
         return
-    there = {column["name"]: str(column["default"]) for column in inspector.get_columns(table.name)}
-    quote = connection.dialect.identifier_preparer.quote
+    there = {column["name"] for column in inspector.get_columns(table.name)}
     for column in table.c:
-        if IDENTITY in column.info:
-            _give_identity(connection, column, there.get(column.name))
-        elif column.info.get(WAS) in there:
-            before, now = quote(column.info[WAS]), quote(column.name)
-            connection.exec_driver_sql(f"ALTER TABLE {quote(table.name)} RENAME COLUMN {before} TO {now}")
-        elif column.name not in there:
+        if column.name not in there:
             _add(connection, table, column)
-    key = [column.name for column in table.primary_key]
-    if set(inspector.get_pk_constraint(table.name)["constrained_columns"]) != set(key):
-        _change_key(connection, table, key)
     indexes = {index["name"] for index in inspector.get_indexes(table.name)}
     for index in table.indexes:
         if index.name not in indexes:
@@ -150,46 +145,4 @@ def identity_of(connection: Connection, table: str) -> str:
     inspector = sa.inspect(connection)
     columns = inspector.get_columns(table) if inspector.has_table(table) else ()
     found = [_IDENTITY.search(str(column["default"])) for column in columns if column["name"] == "table_id"]
-    return found[0][0] if found and found[0] else NO_IDENTITY
-
-
-def _give_identity(connection: Connection, column: Column[Any], default: str | None) -> None:
-    """Gives a table that was made without an identity its own, for messages to come: what it holds is known elsewhere
-    as it was. `default` is the column's now, None when there is no such column."""
-    table, quote = column.table, connection.dialect.identifier_preparer.quote
-    assert isinstance(table, Table)
-    if default is not None and _IDENTITY.search(default):
-        return
-    if connection.dialect.name == "sqlite":
-        # It cannot change a default. Nobody sees the table in between.
-        _add(connection, table, column)
-        connection.execute(table.update().values({column: NO_IDENTITY}))
-        return
-    if default is None:  # MySQL may have come no further the last time
-        _add(connection, table, Table("any", MetaData(), _without_identity(column)).c[column.name])
-    name, identity = quote(table.name), column.server_default.arg  # type: ignore[union-attr]
-    connection.exec_driver_sql(f"ALTER TABLE {name} ALTER COLUMN {quote(column.name)} SET DEFAULT '{identity}'")
-
-
-def _without_identity(column: Column[Any]) -> Column[Any]:
-    return Column(column.name, column.type, nullable=False, server_default=NO_IDENTITY)
-
-
-def _change_key(connection: Connection, table: Table, key: Sequence[str]) -> None:
-    """Gives a table that is there its primary key of this version. All or nothing, on each of the databases."""
-    quote = connection.dialect.identifier_preparer.quote
-    name, columns = quote(table.name), ", ".join(map(quote, key))
-    if connection.dialect.name == "postgresql":
-        old = quote(f"{table.name}_pkey")
-        connection.exec_driver_sql(f"ALTER TABLE {name} DROP CONSTRAINT {old}, ADD PRIMARY KEY ({columns})")
-    elif connection.dialect.name == "sqlite":
-        # It cannot change a key. The indexes go with the old table, and are made again after this.
-        before = f"{table.name}__before"
-        connection.exec_driver_sql(f"ALTER TABLE {name} RENAME TO {quote(before)}")
-        connection.execute(CreateTable(table))
-        copied: list[Any] = [sa.column(column.name) for column in table.c]
-        rows = sa.select(*copied).select_from(sa.table(before))
-        connection.execute(table.insert().from_select(list(table.c), rows))
-        connection.exec_driver_sql(f"DROP TABLE {quote(before)}")
-    else:
-        connection.exec_driver_sql(f"ALTER TABLE {name} DROP PRIMARY KEY, ADD PRIMARY KEY ({columns})")
+    return found[0][0] if found and found[0] else ""
