@@ -281,7 +281,7 @@ GUARDS = (
         f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[batches]",
     ),
     guard(
-        "a message that is nowhere is unaccounted for",
+        "a message found on no side of the audit is unaccounted for",
         _BOOKS,
         '        return "unaccounted"\n    return "delivered" if was',
         '        return "delivered"\n    return "delivered" if was',

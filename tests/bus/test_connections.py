@@ -171,7 +171,7 @@ def test_retry_options_say_what_the_two_modes_do() -> None:
     assert [fixed.delay(attempt) for attempt in (1, 2, 3, 4)] == [10, 10, 10, 10]
     assert [growing.delay(attempt) for attempt in (1, 2, 3, 4)] == [10, 20, 40, 60]
     assert RetryOptions() == RetryOptions(3, 10, 60, 60, RetryMode.FIXED)
-    with pytest.raises(ConfigurationError, match="retry mode"):
+    with pytest.raises(ConfigurationError, match="mode must be RetryMode"):
         RetryOptions(mode="fixed")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="max_retries"):
         RetryOptions(max_retries=-1)

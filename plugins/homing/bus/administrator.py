@@ -14,7 +14,7 @@ from homing.errors import NoSuchEntityError
 class Administrator:
     """Makes, changes and removes queues, topics, subscriptions and rules.
 
-    `create_…` raises EntityExistsError for what is there, the others NoSuchEntityError for what is not. Removing an
+    `create_…` raises EntityExistsError if it exists, the others NoSuchEntityError if it does not. Removing an
     entity removes its messages. Properties are the fields of Queue, Topic and Subscription.
     """
 
@@ -73,7 +73,8 @@ class Administrator:
     # -- subscriptions -----------------------------------------------------------------------------------------
 
     def create_subscription(self, topic: str, name: str, **properties: Any) -> Subscription:
-        """A subscription that gets every message, by its rule $Default; remove that to have its other rules choose."""
+        """A subscription that gets every message, by its rule $Default; remove that rule to let its other rules
+        choose."""
         self._get(Topic(name=topic))
         subscription = with_properties(Subscription(topic=topic, name=name), properties)
         self._bus.create(subscription)
@@ -101,7 +102,7 @@ class Administrator:
     def create_rule(
         self, topic: str, subscription: str, name: str, *, filter: Filter | None = None, action: str | None = None
     ) -> Rule:
-        """Raises ConfigurationError for a filter or action that cannot be read, with the place."""
+        """Raises ConfigurationError, with the position, for a filter or action that cannot be parsed."""
         rule = Rule(name, filter or TrueFilter(), action)
         self._bus.create_rule(subscription_path(topic, subscription), rule)
         return rule
@@ -125,7 +126,7 @@ class Administrator:
         return any(rule.name.lower() == name.lower() for rule in self.list_rules(topic, subscription))
 
     def close(self) -> None:
-        """Gives back connections. Idempotent."""
+        """Closes the connections. Idempotent."""
         if not self._closed:
             self._closed = True
             self._bus.close()

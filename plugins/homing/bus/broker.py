@@ -1,4 +1,4 @@
-"""What a bus does for senders, receivers and administrators: the embedded one and the service each in its own way."""
+"""The interfaces behind senders, receivers and administrators, implemented by the embedded bus and by the service."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from homing.bus.message import Message
 from homing.bus.options import ReceiveMode, RetryOptions
 from homing.bus.rules import Rule
 
-#: Stands for a session's id: whichever session has messages and nobody to receive them.
+#: Stands for a session's id: any session that has messages and no receiver.
 NEXT_SESSION = "*next*"
 
 
 @dataclass(frozen=True)
 class ReceiveOptions:
-    """What a receiver wants of its link."""
+    """The options of a receiver."""
 
     mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     max_auto_lock_renew_duration: float = 300.0
@@ -31,15 +31,15 @@ class SendLink(ABC):
 
     @abstractmethod
     def send(self, messages: Sequence[Message]) -> None:
-        """Returns when all of them are durable; raises when none is."""
+        """Returns when all of them are durable; raises if none is."""
 
     @abstractmethod
     def schedule(self, message: Message, at: datetime) -> int:
-        """The sequence number to cancel it by."""
+        """Returns the sequence number to cancel it by."""
 
     @abstractmethod
     def cancel(self, sequence_number: int) -> None:
-        """Raises NoSuchMessageError when nothing is scheduled under this number."""
+        """Raises NoSuchMessageError if no message is scheduled under this number."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -50,7 +50,7 @@ class ReceiveLink(ABC):
 
     @abstractmethod
     def receive(self, limit: int, wait: float) -> list[Message]:
-        """Up to `limit` messages, as soon as there is one; none after `wait` seconds."""
+        """Returns up to `limit` messages as soon as there is one; an empty list after `wait` seconds."""
 
     @abstractmethod
     def complete(self, message: Message) -> None: ...
@@ -66,11 +66,11 @@ class ReceiveLink(ABC):
 
     @abstractmethod
     def receive_deferred(self, sequence_number: int) -> Message:
-        """Raises NoSuchMessageError when nothing is deferred under this number."""
+        """Raises NoSuchMessageError if no message is deferred under this number."""
 
     @abstractmethod
     def renew_lock(self, message: Message) -> datetime:
-        """The end of the lock from now on."""
+        """Renews the lock; returns when it ends now."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Which bus a connection means: a database URL the embedded one, a connection string the service."""
+"""Opens the bus of a connection: a database URL means the embedded bus, a connection string the service."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _DATABASES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 
 
 def open_broker(connection: str) -> Broker:
-    """Opens the bus without connecting yet. `env:NAME` stands for what the environment variable NAME holds.
+    """Opens the bus without connecting yet. `env:NAME` stands for the value of the environment variable NAME.
 
-    Raises ConfigurationError for what is neither a database URL nor a connection string, and never repeats it: it may
-    hold a key. Raises MissingExtraError where the service's SDK is needed and not installed.
+    Raises ConfigurationError for anything but a database URL or a connection string, without repeating it: it may
+     contain a key. Raises MissingExtraError if the service's SDK is needed and not installed.
     """
     connection = resolve_url(connection)
     scheme, separator, _ = connection.partition("://")
@@ -26,20 +26,20 @@ def open_broker(connection: str) -> Broker:
 
         return open_service(connection)
     raise ConfigurationError(
-        "a bus is a database, such as sqlite:///bus.db, or a connection string of Azure Service Bus, such as "
-        "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
+        "invalid bus connection: give a database URL such as sqlite:///bus.db, or a connection string of Azure Service "
+        "Bus such as Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
     )
 
 
 def entity_path(queue: str | None, topic: str | None, subscription: str | None = None) -> str:
-    """The path of what is named so; raises ConfigurationError unless it is exactly one thing."""
+    """The path of the entity named by these; raises ConfigurationError unless they name exactly one."""
     from homing.bus.entities import Queue, Subscription, Topic
 
     if (queue is None) == (topic is None):
-        raise ConfigurationError("name either a queue or a topic")
+        raise ConfigurationError("give either a queue or a topic, not both or none")
     if queue is not None:
         if subscription is not None:
-            raise ConfigurationError(f"a subscription belongs to a topic, not to the queue {queue!r}")
+            raise ConfigurationError(f"subscription given with queue {queue!r}: a subscription belongs to a topic")
         return Queue(name=queue).path
     assert topic is not None
     return Topic(name=topic).path if subscription is None else Subscription(topic=topic, name=subscription).path

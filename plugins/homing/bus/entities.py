@@ -1,4 +1,4 @@
-"""Queues, topics and subscriptions: what they are called and how they behave. Durations are seconds."""
+"""Queues, topics and subscriptions: their names and properties. Durations are seconds."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _MAX_LOCK = 300.0
 
 @dataclass(frozen=True)
 class Receivable:
-    """What can be received from; the common part of a queue and a subscription."""
+    """Properties of an entity that can be received from: a queue or a subscription."""
 
     #: How long a received message is locked.
     lock_duration: float = 60.0
     #: How often a message is handed out before it becomes a dead letter.
     max_delivery_count: int = 10
-    #: The longest a message lives; None: as long as it says itself.
+    #: The longest a message lives; None: as long as its own time_to_live says.
     default_message_time_to_live: float | None = None
-    #: Whether what outlived its time becomes a dead letter; otherwise it is dropped.
+    #: Whether an expired message becomes a dead letter; otherwise it is dropped.
     dead_lettering_on_message_expiration: bool = True
     #: Whether messages are received session by session.
     requires_session: bool = False
-    #: The queue or topic everything is passed on to.
+    #: The queue or topic that all messages are forwarded to.
     forward_to: str | None = None
 
     def _check_receivable(self) -> None:
         _check_positive("default_message_time_to_live", self.default_message_time_to_live)
         if not _MIN_LOCK <= self.lock_duration <= _MAX_LOCK:
             raise ConfigurationError(
-                f"lock_duration is {_MIN_LOCK} to {_MAX_LOCK:.0f} seconds, not {self.lock_duration!r}"
+                f"lock_duration must be {_MIN_LOCK} to {_MAX_LOCK:.0f} seconds, got {self.lock_duration!r}"
             )
         if type(self.max_delivery_count) is not int or self.max_delivery_count < 1:
-            raise ConfigurationError(f"max_delivery_count is a whole number from 1 up, not {self.max_delivery_count!r}")
+            raise ConfigurationError(f"max_delivery_count must be an integer >= 1, got {self.max_delivery_count!r}")
         if self.forward_to is not None:
             check_name(self.forward_to)
 
 
 @dataclass(frozen=True)
 class Sendable:
-    """What can be sent to; the common part of a queue and a topic."""
+    """Properties of an entity that can be sent to: a queue or a topic."""
 
-    #: Whether a message_id that was seen within the window is not taken a second time.
+    #: Whether a message_id that was seen within the window is refused.
     requires_duplicate_detection: bool = False
     duplicate_detection_window: float = 600.0
-    #: The largest message, and the largest batch, in bytes.
+    #: The size limit of a message, and of a batch, in bytes.
     max_message_size: int = 256 * 1024
 
     def _check_sendable(self) -> None:
@@ -97,7 +97,7 @@ class Subscription(Receivable):
         check_name(self.topic)
         if not isinstance(self.name, str) or not _SUBSCRIPTION.fullmatch(self.name):
             raise ConfigurationError(
-                f"a subscription's name has letters, digits, . - and _, at most 50; not {self.name!r:.80}"
+                f"invalid subscription name {self.name!r:.80}: use letters, digits, . - and _, at most 50 characters"
             )
         self._check_receivable()
 
@@ -115,10 +115,10 @@ def subscription_path(topic: str, name: str) -> str:
 
 
 def check_name(name: object) -> None:
-    """Raises ConfigurationError for what no queue or topic can be called."""
+    """Raises ConfigurationError for an invalid name of a queue or topic."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or "//" in name:
         raise ConfigurationError(
-            f"a queue or topic has a name of letters, digits and . - _ /, at most 100 characters; not {name!r:.80}"
+            f"invalid name of a queue or topic {name!r:.80}: use letters, digits and . - _ /, at most 100 characters"
         )
 
 
@@ -128,10 +128,10 @@ def with_properties(entity: AnyEntity, properties: Mapping[str, Any]) -> AnyEnti
     for name in properties:
         if name not in known:
             what = type(entity).__name__.lower()
-            raise ConfigurationError(f"a {what} has no property {name!r}; it has {', '.join(sorted(known))}")
+            raise ConfigurationError(f"unknown {what} property {name!r}; known are {', '.join(sorted(known))}")
     return replace(entity, **properties)
 
 
 def _check_positive(name: str, value: float | None) -> None:
     if value is not None and not (isinstance(value, (int, float)) and value > 0):
-        raise ConfigurationError(f"{name} is a positive number, not {value!r}")
+        raise ConfigurationError(f"{name} must be > 0, got {value!r}")

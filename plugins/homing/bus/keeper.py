@@ -1,4 +1,4 @@
-"""Keeping locks while the work they protect goes on."""
+"""Renews locks while the work that they protect goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from homing.errors import LeaseLostError, NotInFlightError
 log = logging.getLogger(__name__)
 
 _RENEW_AT = 1 / 3  # of a lock's duration: two failures are survived
-_SHORTEST = 0.1  # seconds between two renewals, whatever a clock that is wrong makes of a lock's end
+_SHORTEST = 0.1  # seconds between two renewals, even if a wrong clock makes a lock look shorter
 
 
 @dataclass
@@ -26,9 +26,9 @@ class _Kept:
 
 
 class LockKeeper:
-    """Renews the locks of received messages and sessions, each for at most so many seconds, in a thread of its own.
+    """Renews the locks of received messages and sessions, each for at most `longest` seconds, in its own thread.
 
-    A lock that is lost is not renewed any more; whoever settles its message is told so by the store.
+    A lost lock is not renewed any more; settling its message raises an error from the store.
     """
 
     def __init__(self, longest: float) -> None:
@@ -37,15 +37,16 @@ class LockKeeper:
         self.start_over()
 
     def start_over(self) -> None:
-        """In a forked process, too: the locks kept so far are the parent's to keep."""
+        """Also called in a forked process: the locks kept so far are for the parent to renew."""
         self._kept: dict[str, _Kept] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def keep(self, key: str, lock: str, renew: Callable[[], float], *, lasts: float, waiting: float = 0.0) -> None:
-        """Keeps a lock, which lasts for so many seconds from now on, by `renew`, which says the same of its new end.
+        """Keeps a lock that ends in `lasts` seconds by calling `renew`, which returns the seconds it lasts from then
+        on.
 
-        One that is kept already is kept for longer. `waiting` is added to the seconds it is kept for.
+        For a lock that is kept already, the time starts anew. `waiting` is added to the seconds it is kept for.
         """
         now, every, longest = time.monotonic(), lasts * _RENEW_AT, self._longest + waiting
         with self._changed:

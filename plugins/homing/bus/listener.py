@@ -20,7 +20,7 @@ from homing.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 _WAIT = 1.0  # seconds a worker waits for a message before it looks whether it is to stop
-_AFTER_ERROR = 1.0  # seconds before the next attempt when the bus could not be asked
+_AFTER_ERROR = 1.0  # seconds before the next attempt when receiving failed
 
 
 class Service(Protocol):
@@ -59,8 +59,8 @@ class BusListener:
     """Calls a service for every message of a queue or subscription, in `max_concurrent_calls` threads at a time.
 
     With `auto_complete` a message is completed when `on_message` returns and has not settled it through its Caller.
-    When it raises, the message is abandoned, so that it comes again and after `max_delivery_count` times is a dead
-    letter. `on_error` hears of that, of locks that were lost and of a bus that cannot be reached. The other arguments
+    When it raises, the message is abandoned, so that it is delivered again, and after `max_delivery_count` times is a
+    dead letter. `on_error` is called for that, for lost locks and for a bus that cannot be reached. The other arguments
     are those of MessageReceiver.
     """
 
@@ -68,9 +68,9 @@ class BusListener:
         self, connection: str, *, auto_complete: bool = True, max_concurrent_calls: int = 1, **receiver: Any
     ) -> None:
         if type(max_concurrent_calls) is not int or max_concurrent_calls < 1:
-            raise ConfigurationError(f"max_concurrent_calls is a whole number from 1 up, not {max_concurrent_calls!r}")
+            raise ConfigurationError(f"max_concurrent_calls must be an integer >= 1, got {max_concurrent_calls!r}")
         self._open: Callable[[], MessageReceiver] = lambda: MessageReceiver(connection, **receiver)
-        self._open().close()  # what is set up wrongly is refused here, not in a thread
+        self._open().close()  # refuses a wrong configuration here, not in a thread
         self._many_sessions = receiver.get("session_id") == NEXT_SESSION
         self._auto_complete = auto_complete
         self._calls = max_concurrent_calls
@@ -87,20 +87,20 @@ class BusListener:
         try:
             parameters = inspect.signature(found.on_message).parameters
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{service!r} is neither a function nor has it an on_message method") from error
+            raise ConfigurationError(f"{service!r} is neither a function nor has an on_message method") from error
         self._service, self._takes_caller = found, len(parameters) > 1
 
     def detach(self) -> None:
-        """Lets go of the service; raises ConfigurationError when there is none or it is being called."""
+        """Removes the service; raises ConfigurationError if there is none or the listener runs."""
         self._forget_ended()
         if self._service is None or self._workers:
-            raise ConfigurationError("there is no service to detach, or the listener must be stopped first")
+            raise ConfigurationError("cannot detach: no service is attached, or the listener must be stopped first")
         self._service = None
 
     def start(self) -> None:
-        """Begins to receive, in threads of its own."""
+        """Starts receiving, in its own threads."""
         if self._service is None:
-            raise ConfigurationError("attach a service before starting the listener")
+            raise ConfigurationError("no service is attached: attach one before starting the listener")
         self._forget_ended()
         if self._workers:
             raise ConfigurationError("the listener is started already")
@@ -113,7 +113,7 @@ class BusListener:
             worker.start()
 
     def graceful_stop(self, timeout: float | None = None) -> None:
-        """Receives nothing more, and returns when what is being handled is settled, or after `timeout` seconds.
+        """Stops receiving; returns when what is being handled is settled, or after `timeout` seconds.
 
         A service may call it for its own listener: what that service is handling is settled when it returns.
         """
@@ -125,7 +125,7 @@ class BusListener:
         self._forget_ended()
 
     def immediate_stop(self) -> None:
-        """Receives nothing more and settles nothing more: what is being handled comes again when its lock ends."""
+        """Stops receiving and settling: what is being handled is delivered again when its lock ends."""
         self._orders.forget.set()
         self._orders.stop.set()
         self._workers = []
@@ -150,7 +150,7 @@ class BusListener:
             if message is not None:
                 self._handle(receiver, message, orders)
             elif self._many_sessions:
-                _close(receiver)  # which lets go of its session: the next receiver takes another one
+                _close(receiver)  # this releases its session: the next receiver takes another one
                 receiver = None
         _close(receiver)
 
@@ -200,7 +200,7 @@ class BusListener:
 
 
 class _Orders:
-    """What the workers of one start are told. Those of the next have their own: a stop is not taken back."""
+    """What the workers of one start are told. The next start has its own: a stop is not taken back."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -219,4 +219,4 @@ def _close(receiver: MessageReceiver | None) -> None:
         if receiver is not None:
             receiver.close()
     except Exception as error:  # noqa: BLE001 - as in receiving
-        log.warning("closing a receiver: %s", sign_of(error))
+        log.warning("cannot close a receiver: %s", sign_of(error))

@@ -19,7 +19,7 @@ ACTIVE = "active"
 DEFERRED = "deferred"
 SCHEDULED = "scheduled"
 
-#: What the bus and the stores write among the properties themselves.
+#: Property names that the bus and the stores use themselves.
 RESERVED = frozenset({"homing-bus", "homing-encoding", "homing-headers", "homing-priority", "homing-partition-key"})
 
 _MAX_ID = 128
@@ -37,7 +37,7 @@ class Message:
     The body is any JSON value, str or bytes, and comes back equal and of the same type. Fields after
     `application_properties` are written by the bus and ignored when sending. `time_to_live` is in seconds.
     `delivery_count` counts how often it was handed out, this time included; `lock_token` is what settling it is
-    fenced by, until `locked_until`. Raises UnstorableContentError for what the bus cannot carry.
+    fenced by, until `locked_until`. Raises UnstorableContentError for what the bus cannot send.
     """
 
     body: Any
@@ -67,24 +67,24 @@ class Message:
         if not self.content_type:
             usual = BYTE_ARRAY if isinstance(self.body, bytes) else TEXT if isinstance(self.body, str) else JSON
             object.__setattr__(self, "content_type", usual)
-        # A copy: what the caller does to its mapping afterwards does not change the message.
+        # A copy: later changes of the caller's mapping do not change the message.
         given: Any = self.application_properties
         if not isinstance(given, Mapping):
             kind = type(given).__name__
-            raise UnstorableContentError(f"application_properties is a mapping of names to values, not a {kind}")
+            raise UnstorableContentError(f"application_properties must be a mapping of names to values, got a {kind}")
         object.__setattr__(self, "application_properties", dict(given))
 
     def check(self) -> None:
-        """Raises UnstorableContentError for what the bus cannot carry."""
+        """Raises UnstorableContentError for what the bus cannot send."""
         m.encode(self.body)
         self._check_texts()
         life = self.time_to_live
         if life is not None and not (type(life) in (int, float) and 0 < life < _MAX_LIFE):
-            raise UnstorableContentError(f"time_to_live is a positive number of seconds below 9e9, not {life!r:.40}")
+            raise UnstorableContentError(f"time_to_live must be > 0 and < 9e9 seconds, got {life!r:.40}")
         for key, value in self.application_properties.items():
             if key in RESERVED:
                 raise UnstorableContentError(
-                    f"the application property {key!r} has a name that the bus keeps for itself: call it another"
+                    f"the application property name {key!r} is reserved by the bus: use another name"
                 )
             if type(key) is not str or not (value is None or type(value) in (str, int, float, bool)):
                 raise UnstorableContentError(
@@ -99,15 +99,13 @@ class Message:
             if value is None:
                 continue
             if type(value) is not str:
-                raise UnstorableContentError(f"a message's {name} is a text, not a {type(value).__name__}")
+                raise UnstorableContentError(f"{name} must be a text, got a {type(value).__name__}")
             if "\0" in value or not m.is_unicode(value):
-                raise UnstorableContentError(
-                    f"a message's {name} holds a NUL or a lone surrogate, which no bus carries"
-                )
+                raise UnstorableContentError(f"{name} contains a NUL or a lone surrogate, which the bus cannot send")
             if name in _SHORT and len(value) > _MAX_ID:
-                raise UnstorableContentError(f"a {name} has at most {_MAX_ID} characters, not {len(value)}")
+                raise UnstorableContentError(f"{name} must have at most {_MAX_ID} characters, got {len(value)}")
         if self.message_id == "":
-            raise UnstorableContentError(f"a message_id has 1 to {_MAX_ID} characters, not 0")
+            raise UnstorableContentError(f"message_id must have 1 to {_MAX_ID} characters, got 0")
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,6 @@ class MessageBatch:
 
 
 def check_sequence_number(number: object) -> None:
-    """Raises NoSuchMessageError for what no message can have."""
+    """Raises NoSuchMessageError for an impossible sequence number."""
     if type(number) is not int or not 0 < number <= _MAX_SEQUENCE_NUMBER:
-        raise NoSuchMessageError(f"a sequence number is a whole number from 1 up, not {number!r:.40}")
+        raise NoSuchMessageError(f"sequence number must be an integer >= 1, got {number!r:.40}")

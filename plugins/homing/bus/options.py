@@ -25,7 +25,7 @@ class RetryMode(Enum):
 
 @dataclass(frozen=True)
 class RetryOptions:
-    """How often, and how far apart, an operation is tried again when the bus cannot be reached. Seconds.
+    """How often, and how far apart, an operation is retried while the bus cannot be reached. Seconds.
 
     `try_timeout` bounds one attempt: at the service the whole of it, in a database each statement with its wait for
     locks.
@@ -39,12 +39,12 @@ class RetryOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, RetryMode):
-            raise ConfigurationError(f"the retry mode is RetryMode.FIXED or RetryMode.EXPONENTIAL, not {self.mode!r}")
+            raise ConfigurationError(f"mode must be RetryMode.FIXED or RetryMode.EXPONENTIAL, got {self.mode!r}")
         if not self.try_timeout > 0:
-            raise ConfigurationError(f"try_timeout must be more than 0 seconds, not {self.try_timeout!r}")
+            raise ConfigurationError(f"try_timeout must be > 0 seconds, got {self.try_timeout!r}")
         self.policy()
 
     def policy(self) -> RetryPolicy:
-        """The same as a RetryPolicy; raises ConfigurationError for what does not fit."""
+        """The same as a RetryPolicy; raises ConfigurationError for an invalid value."""
         growth = 2.0 if self.mode is RetryMode.EXPONENTIAL else 1.0
         return RetryPolicy(self.max_retries, self.delay, multiplier=growth, max_interval=self.max_delay)

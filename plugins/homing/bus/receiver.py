@@ -14,10 +14,10 @@ from homing.bus.message import Message, MessageBatch, check_sequence_number
 from homing.bus.options import ReceiveMode, RetryOptions
 from homing.errors import BindingError, ConfigurationError, NotInFlightError, StoreError
 
-#: The reason a dead letter has when its receiver says nothing about it.
+#: The reason of a dead letter when its receiver gives none.
 BY_RECEIVER = "DEADLETTERED_BY_RECEIVER"
 
-_WAIT = 60.0  # seconds a receiver waits that was not told how long
+_WAIT = 60.0  # seconds a receiver waits by default
 
 
 class MessageReceiver:
@@ -25,8 +25,8 @@ class MessageReceiver:
 
     In PEEK_LOCK mode a message is locked until it is settled; the lock is renewed for up to
     `max_auto_lock_renew_duration` seconds, and when it is lost all the same, settling raises LeaseLostError and changes
-    nothing. In RECEIVE_AND_DELETE mode receiving removes the message: whoever dies then has lost it. `session_id`, or
-    NEXT_SESSION, is needed where sessions are required. One thread at a time.
+    nothing. In RECEIVE_AND_DELETE mode receiving removes the message: a process that dies then loses it. `session_id`,
+    or NEXT_SESSION, is needed where sessions are required. One thread at a time.
     """
 
     def __init__(
@@ -43,27 +43,29 @@ class MessageReceiver:
     ) -> None:
         self._path = entity_path(queue, topic, subscription)
         if topic is not None and subscription is None:
-            raise ConfigurationError(f"messages of the topic {topic!r} are received from one of its subscriptions")
+            raise ConfigurationError(f"cannot receive from topic {topic!r}: give one of its subscriptions")
         if not isinstance(receive_mode, ReceiveMode):
-            raise ConfigurationError(f"receive_mode is one of ReceiveMode, not {receive_mode!r}")
+            raise ConfigurationError(f"receive_mode must be one of ReceiveMode, got {receive_mode!r}")
         if not max_auto_lock_renew_duration >= 0:
-            raise ConfigurationError("max_auto_lock_renew_duration is a number of seconds from 0 up, which is none")
+            raise ConfigurationError(
+                f"max_auto_lock_renew_duration must be >= 0 seconds, got {max_auto_lock_renew_duration!r}"
+            )
         self._options = ReceiveOptions(receive_mode, max_auto_lock_renew_duration, session_id, retry or RetryOptions())
         self._broker = open_broker(connection)
         self._links: dict[bool, ReceiveLink] = {}
         self._dead_tokens: set[str] = set()
         self._closed = False
-        self._link(dead_lettered=False)  # connects to nothing, and refuses what the broker can tell to be wrong
+        self._link(dead_lettered=False)  # does not connect, but lets the broker refuse wrong arguments
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def receive(
         self, body_type: Any = Any, *, server_wait_time: float | None = None, dead_lettered: bool = False
     ) -> Message | None:
-        """The next message, waited for; None when none came within `server_wait_time` seconds (60).
+        """The next message; waits for it. None if none came within `server_wait_time` seconds (60).
 
-        Its body is a `body_type`, as a handler's parameter would be. One that does not fit is abandoned, and raises
-        BindingError.
+        Its body is converted to `body_type`, as for a handler's parameter. A message that does not fit is abandoned and
+        raises BindingError.
         """
         convert = self._converter(body_type)
         messages = self._receive(1, server_wait_time, dead_lettered)
@@ -72,9 +74,9 @@ class MessageReceiver:
     def receive_payload(
         self, payload_type: Any = Any, *, server_wait_time: float | None = None, dead_lettered: bool = False
     ) -> Any:
-        """The body of the next message, as `receive` gives it, which is completed; None when none came.
+        """Completes the next message and returns its body, as `receive` gives it; None if none came.
 
-        There is nothing left to settle the message by, so that its body is in the caller's hands alone.
+        The message cannot be settled afterwards: if the caller fails, its body is lost.
         """
         message = self.receive(payload_type, server_wait_time=server_wait_time, dead_lettered=dead_lettered)
         if message is None:
@@ -86,9 +88,9 @@ class MessageReceiver:
     def receive_batch(
         self, max_message_count: int, *, server_wait_time: float | None = None, dead_lettered: bool = False
     ) -> MessageBatch | None:
-        """Up to so many messages, as soon as there is one; None when none came."""
+        """Up to `max_message_count` messages, as soon as there is one; None if none came."""
         if type(max_message_count) is not int or max_message_count < 1:
-            raise ConfigurationError(f"max_message_count is a whole number from 1 up, not {max_message_count!r}")
+            raise ConfigurationError(f"max_message_count must be an integer >= 1, got {max_message_count!r}")
         messages = self._receive(max_message_count, server_wait_time, dead_lettered)
         return MessageBatch(messages) if messages else None
 
@@ -100,33 +102,33 @@ class MessageReceiver:
     # -- settling ----------------------------------------------------------------------------------------------
 
     def complete(self, message: Message) -> None:
-        """The message is done with, and gone."""
+        """Finishes the message and removes it."""
         self._holder(message).complete(message)
         self._settled(message)
 
     def abandon(self, message: Message) -> None:
-        """The message can be received again at once; after `max_delivery_count` times it is a dead letter."""
+        """Makes the message available again at once; after `max_delivery_count` times it is a dead letter."""
         self._holder(message).abandon(message)
         self._settled(message)
 
     def dead_letter(self, message: Message, *, reason: str = BY_RECEIVER, error_description: str | None = None) -> None:
-        """The message is moved to the dead letters, with its reason."""
+        """Moves the message to the dead letters, with its reason."""
         self._holder(message).dead_letter(message, reason, error_description)
         self._settled(message)
 
     def defer(self, message: Message) -> int:
-        """The message is put aside; the sequence number to receive it by."""
+        """Puts the message aside; returns the sequence number to receive it by."""
         self._holder(message).defer(message)
         self._settled(message)
         assert message.sequence_number is not None
         return message.sequence_number
 
     def renew_lock(self, message: Message) -> datetime:
-        """Makes the lock last for its whole duration from now on; its new end."""
+        """Makes the lock last for its whole duration from now on; returns its new end."""
         return self._holder(message).renew_lock(message)
 
     def close(self) -> None:
-        """Gives back connections. Idempotent; locks are not given back, they run out."""
+        """Closes the connections. Idempotent; locks are not released, they run out."""
         if not self._closed:
             self._closed = True
             for link in self._links.values():
@@ -138,7 +140,7 @@ class MessageReceiver:
     def _converter(self, wanted: Any) -> Converter:
         if wanted is not Any and self._options.mode is ReceiveMode.RECEIVE_AND_DELETE:
             raise ConfigurationError(
-                f"a body that is no {describe_type(wanted)} would be lost with RECEIVE_AND_DELETE: receive with "
+                f"a body that is not a {describe_type(wanted)} would be lost with RECEIVE_AND_DELETE: receive with "
                 "PEEK_LOCK, or without a type"
             )
         return bind(wanted)
@@ -147,7 +149,8 @@ class MessageReceiver:
         try:
             return replace(message, body=convert(message.body))
         except Exception as error:
-            # Whatever a type of the caller's raises. For somebody who can read it, and a dead letter in the end.
+            # Any exception of the caller's type: the message stays for another receiver, and is dead-lettered in the
+            # end.
             self.abandon(message)
             what = str(error) if isinstance(error, BindingError) else f"{type(error).__name__}: {error}"
             raise BindingError(f"message {message.message_id} of {self._path!r}: {what}") from error
@@ -155,7 +158,7 @@ class MessageReceiver:
     def _receive(self, limit: int, wait: float | None, dead_lettered: bool) -> list[Message]:
         wait = _WAIT if wait is None else wait
         if not wait >= 0:
-            raise ConfigurationError(f"server_wait_time is a number of seconds from 0 up, not {wait!r}")
+            raise ConfigurationError(f"server_wait_time must be >= 0 seconds, got {wait!r}")
         messages = self._link(dead_lettered).receive(limit, wait)
         if dead_lettered:
             self._dead_tokens.update(message.lock_token for message in messages if message.lock_token)
@@ -170,7 +173,7 @@ class MessageReceiver:
         return self._links[dead_lettered]
 
     def _holder(self, message: Message) -> ReceiveLink:
-        """The link the message came by; raises NotInFlightError for one that cannot be settled."""
+        """The link the message came through; raises NotInFlightError for one that cannot be settled."""
         if not isinstance(message, Message):
             raise NotInFlightError(f"only a received homing.bus.Message can be settled, not {type(message).__name__}")
         if self._options.mode is ReceiveMode.RECEIVE_AND_DELETE:

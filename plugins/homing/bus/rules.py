@@ -1,4 +1,4 @@
-"""Rules of a subscription: which messages of its topic it gets, and what is changed on them on the way."""
+"""Rules of a subscription: which messages of its topic it gets, and what is changed on the copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SETTABLE = {"message_id", "correlation_id", "to", "reply_to", "label", "session
 
 @dataclass(frozen=True)
 class SqlFilter:
-    """Messages of which this expression is true; see homing.bus.sql."""
+    """Messages for which this expression is true; see homing.bus.sql."""
 
     expression: str
 
@@ -95,10 +95,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.filter, Filter):
-            raise ConfigurationError(f"the filter of rule {self.name!r} is one of ours, not {self.filter!r}")
+            raise ConfigurationError(
+                f"the filter of rule {self.name!r} must be a filter of homing.bus, got {self.filter!r}"
+            )
 
     def check(self) -> None:
-        """Raises ConfigurationError for what the embedded bus cannot read; the service reads more than it."""
+        """Raises ConfigurationError for what the embedded bus cannot parse; the service accepts more."""
         if isinstance(self.filter, SqlFilter):
             compile_expression(self.filter.expression)
         if self.action is not None:
@@ -106,8 +108,8 @@ class Rule:
 
 
 def copies(rules: Iterable[Rule], message: Message) -> list[Message]:
-    """What a subscription with these rules gets of a message: one copy if a rule without action matches, and one of
-    its own for every matching rule with an action."""
+    """The copies that a subscription with these rules gets of a message: one if a rule without action matches, and
+    another one for every matching rule with an action."""
     found, plain = [], False
     for rule in rules:
         if not rule.filter.matches(message):
@@ -138,7 +140,7 @@ class Seen:
 
 @lru_cache(maxsize=1024)
 def compile_action(text: str) -> Callable[[Message], Message]:
-    """The action as a function that returns a changed copy; raises ConfigurationError, which shows the place."""
+    """The action as a function that returns a changed copy; raises ConfigurationError with the position."""
     parser = Parser(text)
     steps: list[tuple[Property, Value | None]] = []
     while parser.token.kind != "end":

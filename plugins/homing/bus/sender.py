@@ -16,8 +16,8 @@ from homing.errors import StoreError, UnstorableContentError
 class MessageSender:
     """Sends to one queue or topic: `MessageSender("sqlite:///bus.db", queue="orders")`.
 
-    Every method returns only when what was sent is durable. What is sent is never changed. Thread-safe on the embedded
-    bus; on the service, one thread at a time.
+    Every method returns only when what was sent is durable. A message that is sent is not changed. Thread-safe on the
+    embedded bus; on the service, one thread at a time.
     """
 
     def __init__(
@@ -29,34 +29,34 @@ class MessageSender:
         self._closed = False
 
     def send(self, message: Message) -> None:
-        """Sends one message; raises TooLargeError or UnstorableContentError for one the bus does not take."""
+        """Sends one message; raises TooLargeError or UnstorableContentError for one that the bus does not accept."""
         self._send([message])
 
     def send_payload(self, payload: Any) -> None:
-        """Sends a message that is nothing but its body."""
+        """Sends a message that has only a body."""
         self._send([Message(body=payload)])
 
     def send_batch(self, batch: MessageBatch | Sequence[Message]) -> None:
-        """Sends all of these or none: a batch that does not fit is refused whole."""
+        """Sends all of these or none: a batch that is too large is refused whole."""
         messages = batch.messages if isinstance(batch, MessageBatch) else tuple(batch)
         if messages:
             self._send(messages)
 
     def schedule(self, message: Message, at: datetime) -> int:
-        """Sends a message that is there for receivers from `at` on; the sequence number to cancel it by."""
+        """Sends a message that receivers get from `at` on; returns the sequence number to cancel it by."""
         self._check([message])
         if not isinstance(at, datetime) or at.tzinfo is None:
-            raise UnstorableContentError(f"a message is scheduled for an aware datetime, not for {at!r}")
+            raise UnstorableContentError(f"at must be an aware datetime, got {at!r}")
         return self._link.schedule(message, at)
 
     def cancel(self, sequence_number: int) -> None:
-        """Takes a scheduled message back; raises NoSuchMessageError when it is due already or there is none."""
+        """Cancels a scheduled message; raises NoSuchMessageError if it is due already or unknown."""
         self._check(())
         check_sequence_number(sequence_number)
         self._link.cancel(sequence_number)
 
     def close(self) -> None:
-        """Gives back connections. Idempotent."""
+        """Closes the connections. Idempotent."""
         if not self._closed:
             self._closed = True
             self._link.close()
@@ -72,7 +72,7 @@ class MessageSender:
         for message in messages:
             if not isinstance(message, Message):
                 raise UnstorableContentError(
-                    f"a sender sends homing.bus.Message, not {type(message).__name__}; send_payload takes a body alone"
+                    f"expected a homing.bus.Message, got {type(message).__name__}; send_payload sends a body alone"
                 )
             message.check()
 

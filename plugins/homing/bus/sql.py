@@ -11,7 +11,7 @@
                     | "EXISTS" "(" property ")" | "PROPERTY" "(" 'name' ")"
     property    :=  ["sys." | "user."] (name | [quoted name] | "quoted name")
 
-Truth has three values, as in SQL: what is said about a property that is not there, or of another type, is unknown.
+As in SQL, a test has three results: it is unknown for a property that is missing or of another type.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_DEPTH = 32
 
 
 class Properties(Protocol):
-    """What an expression can ask of a message; names are not case-sensitive, None is "not there"."""
+    """The properties of a message as an expression reads them; names ignore case, None means "missing"."""
 
     def get(self, scope: str, name: str) -> Any: ...
 
@@ -74,7 +74,7 @@ class Token(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def compile_expression(text: str) -> Value:
-    """The expression as a function of a message's properties; raises ConfigurationError, which shows the place."""
+    """The expression as a function of a message's properties; raises ConfigurationError with the position."""
     parser = Parser(text)
     value = parser.expression()
     parser.expect_end()
@@ -82,13 +82,15 @@ def compile_expression(text: str) -> Value:
 
 
 class Parser:
-    """Reads one text from left to right; each method takes what its rule of the grammar describes."""
+    """Parses one text from left to right; each method parses one rule of the grammar."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str) or not text.strip():
-            raise ConfigurationError(f"a SQL filter or action is a text such as colour = 'red', not {text!r:.60}")
+            raise ConfigurationError(f"invalid SQL filter or action {text!r:.60}: give a text such as colour = 'red'")
         if len(text) > _MAX_LENGTH:
-            raise ConfigurationError(f"a SQL filter or action has at most {_MAX_LENGTH} characters, not {len(text)}")
+            raise ConfigurationError(
+                f"a SQL filter or action must have at most {_MAX_LENGTH} characters, got {len(text)}"
+            )
         self._text = text
         self._tokens = list(self._read())
         self._next = 0
@@ -101,7 +103,7 @@ class Parser:
         while place < len(self._text.rstrip()):
             found = _TOKEN.match(self._text, place)
             if found is None:
-                raise self.error("this cannot be read", place)
+                raise self.error("unexpected character", place)
             kind = found.lastgroup or ""
             tokens.append(Token(kind, found.group(kind), found.start(kind)))
             place = found.end()
@@ -121,11 +123,11 @@ class Parser:
 
     def expect(self, text: str) -> None:
         if self.accept(text) is None:
-            raise self.error(f"{text} is expected here")
+            raise self.error(f"expected {text}")
 
     def expect_end(self) -> None:
         if self.token.kind != "end":
-            raise self.error("nothing more is expected here")
+            raise self.error("unexpected text after the end of the expression")
 
     def error(self, what: str, place: int | None = None) -> ConfigurationError:
         place = self.token.place if place is None else place
@@ -175,7 +177,7 @@ class Parser:
         elif self.accept("IN"):
             test = self._in(left)
         elif negated:
-            raise self.error("LIKE or IN is expected after NOT")
+            raise self.error("expected LIKE or IN after NOT")
         else:
             return left
         return _opposite(test) if negated else test
@@ -255,12 +257,12 @@ class Parser:
         self.expect("(")
         name = self.take()
         if name.kind != "text":
-            raise self.error("a name in single quotes is expected here", name.place)
+            raise self.error("expected a name in single quotes", name.place)
         self.expect(")")
         return Property("user", _unquoted(name.text))
 
     def property(self) -> Property:
-        """A name of the sender's own, unless sys. stands before it."""
+        """A property of the sender's, unless sys. stands before it."""
         scope, token = "user", self.take()
         if token.kind == "word" and token.text.lower() in ("sys", "user") and self.accept("."):
             scope, token = token.text.lower(), self.take()
@@ -268,7 +270,7 @@ class Parser:
             inner = token.text[1:-1]
             return Property(scope, inner if token.text[0] == "[" else inner.replace('""', '"'))
         if token.kind != "word":
-            raise self.error("a value or the name of a property is expected here", token.place)
+            raise self.error("expected a value or the name of a property", token.place)
         return Property(scope, token.text)
 
 

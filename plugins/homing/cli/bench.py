@@ -1,4 +1,4 @@
-"""bench-claim: how fast a database claims, measured where it is."""
+"""bench-claim: measures how fast a database claims."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ STORE = "bench"
 
 
 def bench_claim(arguments: Namespace, desk: Desk) -> int:
-    """Stores, claims and acknowledges messages in the store `bench` of the same database, and leaves that empty."""
+    """Stores, claims and acknowledges messages in the store `bench` of the same database; that store ends up empty."""
     if arguments.messages < 1 or arguments.batch_size < 1:
-        raise ConfigurationError("--messages and --batch-size are at least 1")
+        raise ConfigurationError(
+            f"--messages and --batch-size must be >= 1, got {arguments.messages} and {arguments.batch_size}"
+        )
     with desk.open(arguments.store) as named:
         if not isinstance(named, SqlStore):
-            raise ConfigurationError(f"store {named.name!r} is in no database: bench-claim measures SQL stores")
+            raise ConfigurationError(f"store {named.name!r} is not in a database: bench-claim needs an SQL store")
         with named.sibling(STORE) as store:
             if arguments.dry_run:
                 desk.tell(f"would store, claim and acknowledge {arguments.messages} messages in {store.name!r}")
@@ -46,7 +48,7 @@ def _measure(store: SqlStore, messages: int, batch_size: int) -> dict[str, objec
 
 
 def _drain(store: SqlStore, batch_size: int) -> list[float]:
-    """Claims and acknowledges all there is; the seconds each claim took."""
+    """Claims and acknowledges every message; returns the seconds that each claim took."""
     claims: list[float] = []
     while True:
         began = time.perf_counter()

@@ -1,6 +1,6 @@
-"""What a command is: a name, its arguments, and the function that runs it, which is imported only then.
+"""A command: a name, its arguments, and the function that runs it. The function's module is imported when it runs.
 
-Light on purpose: Airflow reads the commands' arguments on every `airflow` call.
+Imports little: Airflow reads the commands' arguments on every `airflow` call.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from homing.cli.desk import Desk
 
-# How a command ends. Scripts rely on these.
+# Exit codes. Scripts rely on these.
 DONE = 0
-NOT_SO = 1  # what was asked for is not there, does not balance, or still fails
-SET_UP_WRONGLY = 2  # running it again will not help
-UNAVAILABLE = 3  # a store is away: try again later
+NOT_SO = 1  # not found, does not balance, or still fails
+SET_UP_WRONGLY = 2  # wrong usage or configuration: running it again will not help
+UNAVAILABLE = 3  # a store cannot be reached: try again later
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument, in the words of `ArgumentParser.add_argument`."""
+    """One argument, as `ArgumentParser.add_argument` takes it."""
 
     flags: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """`target` is "module:function" of a function of (arguments, desk) that returns the exit code."""
+    """`target` is "module:function"; the function takes (arguments, desk) and returns the exit code."""
 
     name: str
     help: str

@@ -15,29 +15,29 @@ DEAD_LETTER_STORE = argument(
     "--dead-letter-store",
     default="env:HOMING_DEAD_LETTER_STORE",
     metavar="STORE",
-    help="the dead-letter store, named likewise (default: env:HOMING_DEAD_LETTER_STORE)",
+    help="the dead-letter store: a URL or env:NAME (default: env:HOMING_DEAD_LETTER_STORE)",
 )
-OUTPUT = argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="how to show the answer")
-DRY_RUN = argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-CHAIN = argument("--chain", metavar="MODULE:ATTRIBUTE", help="the chain of the pipeline")
-REASON = argument("--reason", help="why, for whoever reads the operations later")
-LIMIT = argument("--limit", type=int, default=100, help="how many at most (default: 100)")
+OUTPUT = argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="output format")
+DRY_RUN = argument("--dry-run", action="store_true", help="print what would be done, and change nothing")
+CHAIN = argument("--chain", metavar="MODULE:ATTRIBUTE", help="the pipeline's chain")
+REASON = argument("--reason", help="the reason; recorded with the operation")
+LIMIT = argument("--limit", type=int, default=100, help="maximum number of rows (default: 100)")
 
 _PIPELINE = (STORE, DEAD_LETTER_STORE, OUTPUT)
 _SELECTION = (
-    argument("ids", nargs="*", metavar="ID", help="these messages"),
-    argument("--batch", help="what failed in this batch"),
-    argument("--error-group", metavar="GROUP", help='what failed so, as `failures` calls it: "crm: URLError"'),
-    argument("--destination", help="what failed at this destination"),
-    argument("--since", metavar="TIME", help="what failed since then: 2026-12-01 02:00 Europe/Berlin, or PT5M ago"),
-    argument("--until", metavar="TIME", help="what failed before then"),
-    argument("--limit", type=int, help="the oldest so many"),
+    argument("ids", nargs="*", metavar="ID", help="only these messages"),
+    argument("--batch", help="only failures of this batch"),
+    argument("--error-group", metavar="GROUP", help='only this error group, as listed by `failures`: "crm: URLError"'),
+    argument("--destination", help="only failures at this destination"),
+    argument("--since", metavar="TIME", help="only failures since: 2026-12-01 02:00 Europe/Berlin, or PT5M (ago)"),
+    argument("--until", metavar="TIME", help="only failures before"),
+    argument("--limit", type=int, help="at most this many, oldest first"),
 )
 
 COMMANDS = (
     Command(
         "init",
-        "Make the tables of a pipeline, and what they lack, so that nothing else has to",
+        "Create the tables of a pipeline and add what they lack, so that no other process has to",
         "homing.cli.preparing:init",
         (REASON, DRY_RUN, *_PIPELINE),
     ),
@@ -47,7 +47,7 @@ COMMANDS = (
         "homing.cli.preparing:grants",
         (
             argument("--role", required=True, choices=("producer", "consumer", "operator", "auditor")),
-            argument("--to", required=True, metavar="NAME", help="the role of the database"),
+            argument("--to", required=True, metavar="NAME", help="the database role to grant to"),
             STORE,
             DEAD_LETTER_STORE,
         ),
@@ -56,20 +56,20 @@ COMMANDS = (
         "stores",
         "Count the messages of stores",
         "homing.cli.looking:stores",
-        (argument("stores", nargs="*", metavar="STORE", help="stores, by URL or env:NAME"), OUTPUT),
+        (argument("stores", nargs="*", metavar="STORE", help="the stores, each a URL or env:NAME"), OUTPUT),
     ),
     Command(
         "send",
         "Store messages",
         "homing.cli.sending:send",
         (
-            argument("contents", nargs="*", metavar="CONTENT", help="one message each; JSON, unless --text is given"),
-            argument("--file", metavar="PATH", help="one message per line of this file; - is the standard input"),
+            argument("contents", nargs="*", metavar="CONTENT", help="one message each, as JSON unless --text is given"),
+            argument("--file", metavar="PATH", help="a file with one message per line; - reads standard input"),
             argument("--text", action="store_true", help="contents are plain text, not JSON"),
-            argument("--id", help="the message's id; one that the store knows already is not stored again"),
-            argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be given many times"),
-            argument("--at", metavar="TIME", help="deliver it then: 2026-12-01 02:00 Europe/Berlin, or PT5M from now"),
-            argument("--priority", type=int, default=0, help="lower comes first (default: 0)"),
+            argument("--id", help="the message's id; an id that the store already has is not stored again"),
+            argument("--header", action="append", default=[], metavar="NAME=VALUE", help="a header; may be repeated"),
+            argument("--at", metavar="TIME", help="deliver at: 2026-12-01 02:00 Europe/Berlin, or PT5M (from now)"),
+            argument("--priority", type=int, default=0, help="lower numbers are delivered first (default: 0)"),
             argument("--correlation-id"),
             argument("--session-id"),
             STORE,
@@ -79,17 +79,17 @@ COMMANDS = (
     ),
     Command(
         "peek",
-        "Look at the next messages, without taking them",
+        "Show the next messages without claiming them",
         "homing.cli.looking:peek",
-        (argument("--limit", type=int, default=1, help="how many at most (default: 1)"), STORE, OUTPUT),
+        (argument("--limit", type=int, default=1, help="maximum number of messages (default: 1)"), STORE, OUTPUT),
     ),
     Command(
         "list",
-        "List messages, without their contents",
+        "List messages without their contents",
         "homing.cli.looking:list_messages",
         (
-            argument("--state", choices=STATES, help="only those in this state"),
-            argument("--after", type=int, default=0, metavar="NUMBER", help="go on behind this sequence number"),
+            argument("--state", choices=STATES, help="only messages in this state"),
+            argument("--after", type=int, default=0, metavar="NUMBER", help="continue after this sequence number"),
             LIMIT,
             STORE,
             OUTPUT,
@@ -97,25 +97,25 @@ COMMANDS = (
     ),
     Command(
         "show",
-        "Tell the story of one message: where it is, and what happened at each destination",
+        "Show one message: where it is, and what happened at each destination",
         "homing.cli.looking:show",
         (argument("id", metavar="ID"), *_PIPELINE),
     ),
     Command(
         "failures",
-        "What has failed, by error group",
+        "List failures by error group",
         "homing.cli.failing:failures",
-        (*_SELECTION, argument("--messages", action="store_true", help="list the messages instead"), *_PIPELINE),
+        (*_SELECTION, argument("--messages", action="store_true", help="list the messages, not groups"), *_PIPELINE),
     ),
     Command(
         "replay",
-        "Run what failed through its chain again, in this process, skipping what was delivered",
+        "Run failed messages through their chain again, in this process, skipping finished deliveries",
         "homing.cli.failing:replay",
         (
             *_SELECTION,
-            argument("--all", action="store_true", help="everything that has failed"),
-            argument("--rate", type=float, help="messages per second at most"),
-            argument("--chain", required=True, metavar="MODULE:ATTRIBUTE", help="the chain of the pipeline"),
+            argument("--all", action="store_true", help="every failed message"),
+            argument("--rate", type=float, help="maximum messages per second"),
+            argument("--chain", required=True, metavar="MODULE:ATTRIBUTE", help="the pipeline's chain"),
             REASON,
             DRY_RUN,
             *_PIPELINE,
@@ -123,11 +123,11 @@ COMMANDS = (
     ),
     Command(
         "dead-letter",
-        "Put messages that wait into the dead-letter store",
+        "Move waiting messages to the dead-letter store",
         "homing.cli.failing:dead_letter",
         (
             argument("ids", nargs="+", metavar="ID"),
-            argument("--reason", required=True, help="why, for whoever reads it later"),
+            argument("--reason", required=True, help="the reason; recorded with the message"),
             DRY_RUN,
             *_PIPELINE,
         ),
@@ -137,7 +137,7 @@ COMMANDS = (
         "Remove finished messages",
         "homing.cli.keeping:purge",
         (
-            argument("--older-than", metavar="DURATION", help="finished for so long: PT24H, or seconds"),
+            argument("--older-than", metavar="DURATION", help="finished at least this long ago: PT24H, or seconds"),
             argument("--state", choices=(ACKNOWLEDGED, DEAD), default=ACKNOWLEDGED, help="(default: acknowledged)"),
             REASON,
             DRY_RUN,
@@ -146,16 +146,16 @@ COMMANDS = (
     ),
     Command(
         "forget",
-        "Remove messages, finished or not, with everything their pipeline has of them",
+        "Erase messages, finished or not, from everything that their pipeline keeps",
         "homing.cli.forgetting:forget",
         (
-            argument("ids", nargs="+", metavar="ID", help="messages, by their ids, or by the names of single ones"),
-            argument("--reason", required=True, help="why; it is kept, so it names no person"),
+            argument("ids", nargs="+", metavar="ID", help="message ids, or the full name of a single message"),
+            argument("--reason", required=True, help="the reason; it is kept, so do not name a person in it"),
             argument(
                 "--work-dir",
                 action="append",
                 metavar="PLACE",
-                help="the pipeline's work_dir (default: those below ~/.local/state/homing/work)",
+                help="the pipeline's work_dir (default: all below ~/.local/state/homing/work)",
             ),
             DRY_RUN,
             *_PIPELINE,
@@ -163,27 +163,27 @@ COMMANDS = (
     ),
     Command(
         "operations",
-        "Who changed what, when and why",
+        "List who changed what, when and why",
         "homing.cli.looking:operations",
-        (argument("--since", metavar="TIME", help="what was heard of since then"), LIMIT, STORE, OUTPUT),
+        (argument("--since", metavar="TIME", help="only operations with news since"), LIMIT, STORE, OUTPUT),
     ),
     Command(
         "audit",
-        "Prove the books: accepted = delivered + dropped + dead-lettered + waiting + forgotten",
+        "Check that no message is missing: accepted = delivered + dropped + dead-lettered + waiting + forgotten",
         "homing.cli.keeping:audit",
         (
             CHAIN,
-            argument("--destinations", metavar="A,B", help="the chain's destinations, where it cannot be imported"),
+            argument("--destinations", metavar="A,B", help="the chain's destinations, if the chain cannot be imported"),
             *_PIPELINE,
         ),
     ),
     Command(
         "bench-claim",
-        "Measure how fast the store's database claims, in a store `bench` of its own",
+        "Measure how fast the store's database claims, in a separate store named `bench`",
         "homing.cli.bench:bench_claim",
         (
-            argument("--messages", type=int, default=10_000, help="how many (default: 10000)"),
-            argument("--batch-size", type=int, default=1_000, help="how many per claim (default: 1000)"),
+            argument("--messages", type=int, default=10_000, help="number of messages (default: 10000)"),
+            argument("--batch-size", type=int, default=1_000, help="messages per claim (default: 1000)"),
             STORE,
             DRY_RUN,
             OUTPUT,

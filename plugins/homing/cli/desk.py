@@ -1,4 +1,4 @@
-"""Desk: what a command works with. Where stores are found, and how an answer is shown."""
+"""Desk: what every command uses to find stores and to show its answer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
 
 
 class Desk:
-    """`find_url` turns the name of a store into its URL; `known` names the stores to look at when none is named; `via`
-    is what people call these commands by."""
+    """`find_url` turns the name of a store into its URL; `known` names the stores to use when none is given; `via` is
+    the program name that people type."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Desk:
 
     @property
     def operator(self) -> Operator:
-        """Who gave the command."""
+        """Who ran the command."""
         return operator_here(self.via)
 
     def open(self, reference: str) -> Store:
@@ -44,8 +44,7 @@ class Desk:
 
     @contextmanager
     def known_store(self, reference: str) -> Iterator[Store]:
-        """The store, which must be there: whoever looks for something in a store that a typo names would find nothing,
-        and be told that all is well."""
+        """The store, which must exist: for a misspelled name, a command would find nothing, as if all was well."""
         with self.open(reference) as store:
             if isinstance(store, SqlStore):
                 store.refuse_unknown()
@@ -53,8 +52,8 @@ class Desk:
 
     @contextmanager
     def pipeline(self, arguments: Namespace, *, new: bool = False) -> Iterator[PipelineStores]:
-        """The stores of the pipeline whose store and dead-letter store were named. The store must be there, unless it
-        may be `new`; a dead-letter store is made when it is first needed."""
+        """The stores of the pipeline that the arguments name. The store must exist unless `new`; a dead-letter store is
+        created when it is first needed."""
         urls = self.find_url(arguments.store), self.find_url(arguments.dead_letter_store)
         with open_pipeline_stores(*urls) as stores:
             if not new:
@@ -62,14 +61,14 @@ class Desk:
             yield stores
 
     def show(self, answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], arguments: Namespace) -> None:
-        """Shows rows, or one object, in the form that was asked for."""
+        """Prints rows, or one object, in the requested format."""
         sys.stdout.write(render(answer, arguments.output) + "\n")
 
     def write_sql(self, statements: Iterable[str]) -> None:
-        """Shows statements as a database's own client reads them."""
+        """Prints statements in a form that the database's own client can read."""
         for text in statements:
             sys.stdout.write(f"{text}\n" if text.startswith("--") else f"{text};\n")
 
     def tell(self, text: str) -> None:
-        """Says something to people; scripts that read the answer do not see it."""
+        """Writes a message for people to standard error, which scripts that read the answer do not see."""
         sys.stderr.write(printable(text, keep="\n") + "\n")

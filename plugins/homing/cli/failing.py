@@ -1,4 +1,4 @@
-"""failures, replay, dead-letter: what failed, and what is to become of it."""
+"""failures, replay, dead-letter: lists failures, and replays or dead-letters them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from homing.times import parse_past
 
 
 def failures(arguments: Namespace, desk: Desk) -> int:
-    """The error groups, or with --messages the messages; 0 also when there are none."""
+    """Lists the error groups, or with --messages the messages. Returns 0 even if there are none."""
     with desk.pipeline(arguments) as stores:
         found = select(stores, _selection(arguments))
     if arguments.messages:
@@ -30,13 +30,13 @@ def failures(arguments: Namespace, desk: Desk) -> int:
 
 
 def replay(arguments: Namespace, desk: Desk) -> int:
-    """Replays what was selected. 1 when something still fails, which stays where it was, and when nothing that has
-    failed is meant."""
+    """Replays the selected messages. Returns 1 if a message still fails (it stays where it was), or if no failed
+    message matches the selection."""
     selection, chain = _selection(arguments), load_chain(arguments.chain)
     if selection.everything and not arguments.all:
-        raise ConfigurationError("say what to replay: ids, --batch, --error-group, --since, ... or --all")
-    if arguments.rate is not None and not arguments.rate > 0:  # which also refuses what is no number
-        raise ConfigurationError(f"--rate is a positive number of messages per second, not {arguments.rate}")
+        raise ConfigurationError("nothing selected to replay: give ids, --batch, --error-group, --since, ... or --all")
+    if arguments.rate is not None and not arguments.rate > 0:  # written so that NaN is refused too
+        raise ConfigurationError(f"--rate must be > 0 messages per second, got {arguments.rate}")
     with desk.pipeline(arguments) as stores:
         found = select(stores, selection)
         astray = _tell_astray(selection, found, stores.store.name, desk)
@@ -44,7 +44,7 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             desk.tell(f"would replay {len(found)} messages")
             desk.show(_groups(found), arguments)
             return NOT_SO if astray else DONE
-        chain.refuse_dataframes()  # before anything is held
+        chain.refuse_dataframes()  # before any message is leased
         batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
         with operation(
             stores.store,
@@ -62,26 +62,26 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             answer |= {"replayed": held, "delivered": settlement.acknowledged, "still_failing": settlement.released}
     busy = len(found) - held
     if busy:
-        desk.tell(f"{busy} of them are being replayed by somebody else")
+        desk.tell(f"{busy} of them are being replayed by another process")
     desk.show({**answer, "outcomes": dict(tally)}, arguments)
     return NOT_SO if settlement.released or busy or astray else DONE
 
 
 def _tell_astray(selection: Selection, found: list[Failure], store: str, desk: Desk) -> bool:
-    """Whether nothing that failed is what was asked for, or one of the ids, which is then said."""
+    """Tells what the selection did not find; whether it found nothing at all, or missed one of the ids."""
     if not found and not selection.ids:
-        desk.tell(f"homing: nothing that has failed in store {store!r} fits; `homing failures` lists what has")
+        desk.tell(f"homing: no failed message in store {store!r} matches; `homing failures` lists all failures")
         return not selection.everything
     names = {name for failure in found for name in (failure.message_id, failure.ref.name)}
-    # With a limit, those that are missing may have failed and be too many.
+    # With a limit, ids that are missing may have failed too and just exceed the limit.
     left = [one for one in selection.ids if one not in names] if selection.limit is None or not found else []
     for one in left:
-        desk.tell(f"homing: message {one} has not failed in store {store!r}, or does not fit what else was asked for")
+        desk.tell(f"homing: message {one} has not failed in store {store!r}, or does not match the other options")
     return bool(left)
 
 
 def dead_letter(arguments: Namespace, desk: Desk) -> int:
-    """Dead-letters messages that wait, or have failed. 1 when some are finished, unknown or held by somebody."""
+    """Dead-letters waiting or failed messages. Returns 1 if some are finished, unknown or leased."""
     with desk.pipeline(arguments) as stores:
         known = resolve(stores, arguments.ids)
         failed = stores.failures.present([ref.name for refs in known.values() for ref in refs])
@@ -91,7 +91,7 @@ def dead_letter(arguments: Namespace, desk: Desk) -> int:
         moved = waiting if arguments.dry_run else _give_up(arguments, desk, stores)
     left = [message_id for message_id in arguments.ids if message_id not in moved]
     for message_id in left:
-        desk.tell(f"homing: message {message_id} does not wait in store {stores.store.name!r}, or somebody holds it")
+        desk.tell(f"homing: message {message_id} is not waiting in store {stores.store.name!r}, or is leased")
     desk.tell(f"{'would dead-letter' if arguments.dry_run else 'dead-lettered'} {len(moved)}")
     desk.show([{"id": message_id} for message_id in sorted(moved)], arguments)
     return NOT_SO if left else DONE

@@ -1,4 +1,4 @@
-"""forget: what a person asked to have removed, and where else it may be."""
+"""forget: erases messages, and tells where copies may remain."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from homing.spark.submit import hadoop_shell
 from homing.stores.sql.tombstones import digest
 
 _OUT_OF_REACH = (
-    "the broker, and whoever else it came from: what they send again is stored again",
-    "the table of operations, where a replay that somebody asked for names it by its id: nothing there is ever changed",
-    "backups, replicas and logs of the databases",
-    "logs and XComs of Airflow and event logs of Spark, where handlers or ids say something of it",
+    "the broker or program it came from: a message that is sent again is stored again",
+    "the operations table, where a replay by id names the message: nothing there is ever changed",
+    "database backups, replicas and logs",
+    "Airflow logs and XComs and Spark event logs, where ids or the output of handlers may mention it",
 )
 
 
 def forget(arguments: Namespace, desk: Desk) -> int:
-    """Removes every message that is meant. 1 when nothing is known of one of these ids; the others are removed."""
+    """Erases every message that is named. Returns 1 if an id is unknown; the others are erased all the same."""
     with desk.pipeline(arguments) as stores:
         meant = {text: erasure.find(stores, text) for text in dict.fromkeys(arguments.ids)}
         refs = list(dict.fromkeys(ref for refs in meant.values() for ref in refs))
@@ -40,7 +40,7 @@ def forget(arguments: Namespace, desk: Desk) -> int:
             return [folder for place in places for folder in work.erase(place, runs, hadoop_shell)]
 
         if refs and not arguments.dry_run:
-            # Without their ids, which may say who somebody is.
+            # Without their ids, which may identify a person.
             begun = operation(stores.store, FORGET, by=desk.operator, why=arguments.reason, messages=len(refs))
             with begun as outcome:
                 erased = erasure.forget(stores, refs, arguments.reason, erase_folders=erase_folders)
@@ -48,7 +48,7 @@ def forget(arguments: Namespace, desk: Desk) -> int:
                 outcome.update(removed)
             _tell_rest(traces, [*erased.remarks, *_OUT_OF_REACH], desk)
     for text in unknown:
-        desk.tell(f"homing: nothing is known of message {text} in store {stores.store.name!r}")
+        desk.tell(f"homing: message {text} is unknown in store {stores.store.name!r}")
     did = "would_remove" if arguments.dry_run else "removed"
     desk.show([{"place": place, did: number} for place, number in removed.items()], arguments)
     return NOT_SO if unknown else DONE
@@ -62,7 +62,7 @@ def _seen(traces: Sequence[Traces]) -> dict[str, int]:
 
 
 def _tell_when(stores: PipelineStores, name: str, desk: Desk) -> bool:
-    """Whether the message of this name was forgotten before, which is then said."""
+    """Whether the message of this name was forgotten before; if so, tells when."""
     ref = MessageRef.of_name(name)
     known = {} if ref is None else {each.digest: each for each in stores.ledger.tombstones.all()}
     found = None if ref is None else known.get(digest(ref))
@@ -73,8 +73,8 @@ def _tell_when(stores: PipelineStores, name: str, desk: Desk) -> bool:
 
 def _tell_rest(traces: Sequence[Traces], rest: Sequence[str], desk: Desk) -> None:
     destinations = sorted({name for each in traces for name in each.delivered_to})
-    told = [f"the destinations that have it: {', '.join(destinations)}"] if destinations else []
-    desk.tell("\n".join(["out of reach of this command:", *(f"- {line}" for line in (*told, *rest))]))
+    told = [f"the destinations it was delivered to: {', '.join(destinations)}"] if destinations else []
+    desk.tell("\n".join(["out of reach, copies may remain in:", *(f"- {line}" for line in (*told, *rest))]))
 
 
 def _default_work_dirs() -> list[str]:

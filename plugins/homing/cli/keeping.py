@@ -1,4 +1,4 @@
-"""purge and audit: keeping the stores small and the books straight."""
+"""purge and audit: removes finished messages, and checks that no message is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from homing.times import parse_duration
 
 
 def purge(arguments: Namespace, desk: Desk) -> int:
-    """Removes finished messages; how many."""
+    """Removes finished messages and shows how many."""
     older_than = None if arguments.older_than is None else parse_duration(arguments.older_than)
     with desk.known_store(arguments.store) as store:
         if arguments.state == DEAD:
@@ -45,11 +45,11 @@ def _has_ledger(store: Store) -> TypeGuard[SqlStore]:
 
 
 def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str, int]:
-    """Of how many messages the ledger was removed, or would be."""
+    """How many messages' ledger entries were removed, or would be."""
     try:
         desk.find_url(arguments.dead_letter_store)
     except ConfigurationError as error:
-        desk.tell(f"homing: the ledger stays as it is, because a dead letter may need it: {error}")
+        desk.tell(f"homing: the ledger is not trimmed, because a dead letter may need it: {error}")
         return {}
     with desk.pipeline(arguments) as stores:
         if arguments.dry_run:
@@ -58,11 +58,11 @@ def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str
 
 
 def _refuse_last_copies(store: Store) -> None:
-    """What a pipeline's stores keep aside as dead is on its way to the dead-letter store, and nowhere else yet."""
+    """A dead message in a pipeline's own stores is the only copy: it still has to move to the dead-letter store."""
     if isinstance(store, SqlStore) and f"{store.name.removesuffix('_failures')}_failures" in store.siblings():
         raise ConfigurationError(
-            f"what is dead in store {store.name!r} of a pipeline has no copy yet: the pipeline, or homing_reconcile, "
-            "moves it to the dead-letter store"
+            f"cannot purge dead messages of store {store.name!r} of a pipeline, they have no other copy yet: the "
+            "pipeline, or homing_reconcile, moves them to the dead-letter store"
         )
 
 
@@ -71,13 +71,13 @@ def _purgeable(store: Store, older_than: float | None, state: str) -> int:
 
 
 def audit(arguments: Namespace, desk: Desk) -> int:
-    """Counts every accepted message and looks for it on the other side. 1, with their ids, when some are nowhere."""
+    """Counts every accepted message and where it went. Returns 1, with their ids, if some are unaccounted for."""
     flows = _flows(arguments)
     with desk.pipeline(arguments) as stores:
         books = keep_books(stores, flows)
     desk.show(_sheet(books, stores.store.name), arguments)
     for message_id in books.unaccounted:
-        desk.tell(f"homing: message {message_id} is nowhere")
+        desk.tell(f"homing: message {message_id} is unaccounted for")
     return DONE if books.balanced else NOT_SO
 
 
@@ -86,7 +86,7 @@ def _flows(arguments: Namespace) -> list[str]:
         return [name.strip() for name in arguments.destinations.split(",")]
     if arguments.chain:
         return [flow.name for flow in load_chain(arguments.chain).flows]
-    raise ConfigurationError("say what the destinations are: --chain module:attribute, or --destinations crm,lake")
+    raise ConfigurationError("destinations unknown: give --chain module:attribute, or --destinations crm,lake")
 
 
 def _sheet(books: Books, store: str) -> dict[str, object]:

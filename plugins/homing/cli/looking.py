@@ -1,4 +1,4 @@
-"""stores, peek, list, show, operations: looking without changing anything."""
+"""stores, peek, list, show, operations: commands that change nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from homing.times import parse_past
 
 
 def stores(arguments: Namespace, desk: Desk) -> int:
-    """Counts each named store and, in a database, every other store that lies there too. 1 when one that was named
-    cannot be counted."""
+    """Counts each named store and, in a database, every other store there. Returns 1 if a named store cannot be
+    counted."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     counted = True
     for reference in arguments.stores or _set(desk):
@@ -34,7 +34,7 @@ def stores(arguments: Namespace, desk: Desk) -> int:
 
 
 def peek(arguments: Namespace, desk: Desk) -> int:
-    """The next messages, contents included. 1 when nothing is due."""
+    """Shows the next messages with their contents. Returns 1 if no message is due."""
     with desk.known_store(arguments.store) as store:
         found = store.browse(arguments.limit, state=AVAILABLE)
     desk.show([_whole(message) for message in found], arguments)
@@ -42,7 +42,7 @@ def peek(arguments: Namespace, desk: Desk) -> int:
 
 
 def list_messages(arguments: Namespace, desk: Desk) -> int:
-    """Messages as lines."""
+    """Lists messages, one per line."""
     with desk.known_store(arguments.store) as store:
         found = store.browse(arguments.limit, state=arguments.state, after=arguments.after)
     desk.show([_line(message) for message in found], arguments)
@@ -50,12 +50,12 @@ def list_messages(arguments: Namespace, desk: Desk) -> int:
 
 
 def show(arguments: Namespace, desk: Desk) -> int:
-    """One message, wherever it is. 1 when nothing is known of it."""
+    """Shows one message, wherever it is. Returns 1 if it is unknown."""
     with desk.pipeline(arguments) as pipeline:
         where = _whereabouts(pipeline, arguments.id)
         ledger = pipeline.ledger.entries([arguments.id]).get(arguments.id, {})
     if not where and not ledger:
-        desk.tell(f"homing: nothing is known of message {arguments.id} in store {pipeline.store.name!r}")
+        desk.tell(f"homing: message {arguments.id} is unknown in store {pipeline.store.name!r}")
         return NOT_SO
     deliveries = [
         {
@@ -76,11 +76,11 @@ def show(arguments: Namespace, desk: Desk) -> int:
 
 
 def operations(arguments: Namespace, desk: Desk) -> int:
-    """Who changed what, when and why, the oldest first."""
+    """Lists who changed what, when and why, oldest first."""
     since = parse_past(arguments.since) if arguments.since else None
     with desk.known_store(arguments.store) as store:
         if not isinstance(store, SqlStore):
-            raise ConfigurationError(f"store {store.name!r} is in no database, and keeps no operations")
+            raise ConfigurationError(f"store {store.name!r} is not in a database, and keeps no record of operations")
         found = read_operations(store, since, limit=arguments.limit)
     desk.show([_operation(each) for each in found], arguments)
     return DONE
@@ -103,7 +103,7 @@ def _operation(each: Operation) -> dict[str, Any]:
 
 
 def _set(desk: Desk) -> list[str]:
-    """The known stores that are there; raises when there is none."""
+    """The default stores whose variable is set; raises if there is none."""
     found = []
     for reference in desk.known():
         try:
@@ -112,7 +112,7 @@ def _set(desk: Desk) -> list[str]:
             continue
         found.append(reference)
     if not found:
-        raise ConfigurationError("name a store, or set HOMING_STORE to its URL")
+        raise ConfigurationError("no store given: name one, or set HOMING_STORE to its URL")
     return found
 
 
@@ -120,7 +120,7 @@ def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[s
     if not isinstance(store, SqlStore):
         counts = store.count() if COUNT in store.features else {}
         if COUNT not in store.features:
-            desk.tell(f"homing: store {store.name!r} cannot be counted, and its broker was not asked for anything")
+            desk.tell(f"homing: store {store.name!r} cannot be counted: its kind of store has no count")
         yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
         return
     for name in sorted({store.name, *store.siblings()}):
@@ -130,7 +130,7 @@ def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[s
             except NotPermittedError:
                 if name == store.name:
                     raise
-                desk.tell(f"homing: store {name!r} lies there too, and is not for you to count")
+                desk.tell(f"homing: store {name!r} is in the same database, but you have no permission to count it")
                 continue
             about = {"store": name, "kind": each.place[0].partition(":")[0], **counts}
             yield each.place, {**about, "oldest": None if age is None else round(age, 1)}

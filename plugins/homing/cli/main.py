@@ -15,14 +15,14 @@ from homing.printable import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; its exit code. 0: done. 1: not so. 2: wrong usage or set-up. 3: a store is away."""
+    """Runs one command; returns its exit code: see homing.cli.command."""
     logging.basicConfig(level=logging.WARNING, handlers=[_terminal()])
     arguments = build_parser().parse_args(argv)
     return run(arguments.command, arguments, Desk())
 
 
 class _PrintableFormatter(logging.Formatter):
-    """A log line is one line, whatever the ids in it are."""
+    """Keeps a log record on one line, whatever characters the ids in it have."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
         record.message = printable(record.message)
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(command: Command, arguments: argparse.Namespace, desk: Desk) -> int:
-    """Runs a command and says in one line what went wrong, if something did. Never shows a traceback of ours."""
+    """Runs a command; an error becomes one line on standard error, never a traceback."""
     try:
         return command.run(arguments, desk)
     except (ConfigurationError, UnsupportedError) as error:
@@ -57,7 +57,7 @@ def run(command: Command, arguments: argparse.Namespace, desk: Desk) -> int:
     except HomingError as error:
         return _complain(error, NOT_SO)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has seen enough, and Python need not say so
+        sys.stderr.close()  # the reader of our output has ended; stops Python from reporting it at exit
         return DONE
 
 

@@ -1,4 +1,4 @@
-"""Answers as a table, as JSON or as YAML."""
+"""Renders answers as a table, as JSON or as YAML."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WIDEST = 60
 
 
 def render(answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], output: str) -> str:
-    """The answer as text: `output` is table, json or yaml. Times become ISO 8601, bytes base64.
+    """The answer as text; `output` is table, json or yaml. Times become ISO 8601, bytes become base64.
 
-    What messages say reaches no terminal as it is: see `printable`. JSON has escapes of its own for it.
+    Control characters from messages never reach the terminal: see `printable`. JSON escapes them itself.
     """
     plain = msgspec.to_builtins(answer)
     if output == "json":
@@ -30,7 +30,7 @@ def render(answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], output: str)
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
-        return "nothing"
+        return "no results"
     names = list(rows[0])
     cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(names))]
@@ -57,7 +57,7 @@ def _properties(answer: dict[str, Any]) -> str:
 
 
 def _cell(value: Any, widest: int | None = _WIDEST) -> str:
-    """A value in one line."""
+    """A value as one line."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

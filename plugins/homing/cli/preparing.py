@@ -1,4 +1,4 @@
-"""init and grants: the tables of a pipeline, and who may do what with them."""
+"""init and grants: creates the tables of a pipeline, and prints who may use them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from homing.stores.sql import PRODUCER, SqlStore
 
 
 class _Part(NamedTuple):
-    """A store of a pipeline, or one by itself."""
+    """A store of a pipeline, or a single store."""
 
     store: SqlStore
     pipeline: bool = False
 
 
 def init(arguments: Namespace, desk: Desk) -> int:
-    """Makes every table of the stores, and what it lacks. The second time, nothing is left to do."""
+    """Creates every table of the stores and adds what it lacks. Running it again changes nothing."""
     with _parts(arguments, desk) as parts:
         if arguments.dry_run:
             plans: dict[tuple[str, str], list[str]] = {}
@@ -32,15 +32,15 @@ def init(arguments: Namespace, desk: Desk) -> int:
             _write(plans, parts, desk)
             return DONE
         made = [{"store": part.store.name, "table": name} for part in parts for name in _prepare(part, arguments, desk)]
-    desk.tell(f"{len(made)} tables were made or completed")
+    desk.tell(f"{len(made)} tables were created or completed")
     desk.show(made, arguments)
     return DONE
 
 
 def grants(arguments: Namespace, desk: Desk) -> int:
-    """Prints the statements that let a role of the database play one of ours."""
+    """Prints the statements that give a database role the rights of one of our roles."""
     with _parts(arguments, desk) as parts:
-        # What fails, and where, is no concern of those who only store.
+        # Producers only store messages: they need no rights on failure and dead-letter stores.
         concerned = parts[:1] if arguments.role == PRODUCER else parts
         statements = {
             (store.place[0], line): [line]
@@ -52,7 +52,7 @@ def grants(arguments: Namespace, desk: Desk) -> int:
 
 
 def _write(statements: Mapping[tuple[str, str], list[str]], parts: list[_Part], desk: Desk) -> None:
-    """Shows statements, which are keyed by the place of their database and something that is there once."""
+    """Prints statements. The key is the place of the database plus a text that removes repetitions."""
     here = parts[0].store.place[0]
     desk.write_sql(line for (place, _), lines in statements.items() for line in lines if place == here)
     if elsewhere := [line for (place, _), lines in statements.items() for line in lines if place != here]:
@@ -72,15 +72,15 @@ def _prepare(part: _Part, arguments: Namespace, desk: Desk) -> list[str]:
 
 @contextmanager
 def _parts(arguments: Namespace, desk: Desk) -> Iterator[list[_Part]]:
-    """The stores of the pipeline, or the one store where no dead-letter store is named."""
+    """The stores of the pipeline, or only the store if no dead-letter store is named."""
     if _names_dead_letters(arguments, desk):
         with desk.pipeline(arguments, new=True) as stores:
             yield [_Part(stores.store, pipeline=True), _Part(stores.failures), _Part(stores.dead_letters)]
         return
-    desk.tell("no dead-letter store is named: this is about the store alone, not about a pipeline")
+    desk.tell("no dead-letter store given: this covers the store alone, not a pipeline")
     with desk.open(arguments.store) as store:
         if not isinstance(store, SqlStore):
-            raise ConfigurationError(f"store {store.name!r} is in no database, and has no tables")
+            raise ConfigurationError(f"store {store.name!r} is not in a database, and has no tables")
         yield [_Part(store)]
 
 

@@ -1,4 +1,4 @@
-"""send: storing messages."""
+"""send: stores messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from homing.times import parse_time
 
 
 def send(arguments: Namespace, desk: Desk) -> int:
-    """Stores the messages, all or none where the store can, and shows their ids."""
+    """Stores the messages (all or none if the store supports bulk) and shows their ids."""
     messages = list(_messages(arguments))
     if arguments.id and len(messages) > 1:
-        raise ConfigurationError(f"--id is for one message, and there are {len(messages)}")
+        raise ConfigurationError(f"--id works for one message only, got {len(messages)}")
     with desk.open(arguments.store) as store:
         if not arguments.dry_run:
             _store(store, messages)
-    desk.tell(f"{'would store' if arguments.dry_run else 'stored'} {len(messages)} in {store.name!r}")
+    desk.tell(f"{'would store' if arguments.dry_run else 'stored'} {len(messages)} messages in {store.name!r}")
     desk.show([{"id": message.id, "due": message.scheduled_at} for message in messages], arguments)
     return DONE
 
@@ -44,10 +44,10 @@ def _messages(arguments: Namespace) -> Iterator[Message]:
     due = parse_time(arguments.at) if arguments.at else None
     texts = [*arguments.contents, *(_lines(arguments.file) if arguments.file else ())]
     if not texts:
-        raise ConfigurationError("there is nothing to send: give a content, or --file")
+        raise ConfigurationError("no messages given: give contents, or --file")
     for number, text in enumerate(texts, 1):
         content = text if arguments.text else _json(text, number)
-        encode(content)  # what cannot be stored is found before anything is
+        encode(content)  # refuse invalid content before anything is stored
         yield Message(
             arguments.id or new_id(),
             content,
@@ -71,11 +71,11 @@ def _json(text: str, number: int) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"message {number} is not JSON: {error}; --text sends it as it is") from error
+        raise ConfigurationError(f"message {number} is not JSON: {error}; use --text to send plain text") from error
 
 
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ConfigurationError(f"a header is written NAME=VALUE, not {text!r}")
+        raise ConfigurationError(f"invalid header {text!r}: write NAME=VALUE")
     return name, value

@@ -41,7 +41,7 @@ def test_a_command_ends_with_the_same_codes(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(SystemExit) as end:
         peek.func(Namespace(store=f"sqlite:///{tmp_path}/x.db", limit=1, output="table"))
 
-    assert (end.value.code, capsys.readouterr().out) == (1, "nothing\n")
+    assert (end.value.code, capsys.readouterr().out) == (1, "no results\n")
 
 
 def test_a_command_finds_a_chain_in_the_dag_folder(

@@ -108,7 +108,7 @@ def test_what_still_fails_stays_where_it_was_and_ends_with_1(
 def test_a_replay_of_nothing_in_particular_is_refused(homing: Shell, chain: str, dead: str) -> None:
     answer = homing("replay", "--chain", chain)
 
-    assert (answer.code, "say what to replay" in answer.err) == (2, True)
+    assert (answer.code, "nothing selected to replay" in answer.err) == (2, True)
 
 
 def test_what_somebody_else_replays_is_left_to_them(
@@ -151,7 +151,7 @@ def test_what_is_finished_unknown_or_held_is_not_dead_lettered(homing: Shell, pi
 
     answer = homing("dead-letter", held, "unknown", "--reason", "x")
 
-    assert (answer.code, answer.err.count("somebody holds it")) == (1, 2)
+    assert (answer.code, answer.err.count("or is leased")) == (1, 2)
     assert pipeline.stores.dead_letters.count()["available"] == 0
 
 
@@ -167,7 +167,7 @@ def test_a_replay_of_what_has_not_failed_says_so_and_ends_with_1(
     answer = homing("replay", *which, "--chain", chain, *dry)
 
     assert answer.code == 1
-    assert ("nobody has not failed" if which == ("nobody",) else "nothing that has failed") in answer.err
+    assert ("nobody has not failed" if which == ("nobody",) else "no failed message in store") in answer.err
 
 
 def test_an_id_that_has_not_failed_is_named_and_the_others_are_replayed(

@@ -64,7 +64,7 @@ def test_show_of_an_unknown_message_says_so_and_ends_with_1(homing: Shell) -> No
     answer = homing("show", "nobody")
 
     assert (answer.code, answer.out) == (1, "")
-    assert "nothing is known of message nobody" in answer.err
+    assert "message nobody is unknown" in answer.err
 
 
 def test_the_same_answer_as_table_json_and_yaml(homing: Shell) -> None:

@@ -55,9 +55,9 @@ def test_a_dry_run_stores_nothing(homing: Shell, stores: PipelineStores) -> None
 @pytest.mark.parametrize(
     ("argv", "error"),
     [
-        ((), "nothing to send"),
+        ((), "no messages given"),
         (("1", "oops"), "message 2 is not JSON"),
-        (("1", "2", "--id", "m"), "--id is for one message"),
+        (("1", "2", "--id", "m"), "--id works for one message only"),
         (("1", "--header", "a"), "NAME=VALUE"),
         (("1", "--at", "tomorrow"), "no time"),
         (("--file", "/nowhere/at/all"), "cannot read"),

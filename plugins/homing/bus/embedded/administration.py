@@ -1,4 +1,4 @@
-"""Making, changing and removing the entities of the embedded bus."""
+"""Creates, changes and removes the entities of the embedded bus."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class EmbeddedAdministration(Administration):
         self._catalog.change(subscription, remove)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds no resources."""
 
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _check_forwarding(self, entity: Entity) -> None:
-        """Refuses to forward to nowhere, in a circle, or over too many steps."""
+        """Refuses to forward to an unknown entity, in a circle, or over too many steps."""
         if isinstance(entity, Topic) or entity.forward_to is None:
             return
         mine = (entity.topic if isinstance(entity, Subscription) else entity.path).lower()
@@ -81,25 +81,25 @@ class EmbeddedAdministration(Administration):
         before = _levels(mine, self._before)
         if any(mine in level for level in behind) or len(before) + len(behind) - 1 > MAX_HOPS:
             raise ConfigurationError(
-                f"{entity.path!r} cannot forward to {entity.forward_to!r}: messages would go in a circle or take more "
+                f"{entity.path!r} cannot forward to {entity.forward_to!r}: messages would go in a circle, or take more "
                 f"than {MAX_HOPS} steps"
             )
 
     def _behind(self, path: str) -> set[str]:
-        """Where messages get to from here by being forwarded once."""
+        """The entities that messages reach from here by being forwarded once."""
         entity = self._catalog.get(path).entity
         senders = self._catalog.all(Subscription, path) if isinstance(entity, Topic) else [self._catalog.get(path)]
         targets = [None if isinstance(sender.entity, Topic) else sender.entity.forward_to for sender in senders]
         return {target.lower() for target in targets if target is not None}
 
     def _before(self, path: str) -> set[str]:
-        """Where messages were before they were forwarded to here."""
+        """The entities that forward to this one."""
         senders = [entry.entity for entry in self._catalog.forwarding_to(path)]
         return {(one.topic if isinstance(one, Subscription) else one.path).lower() for one in senders}
 
 
 def _levels(start: str, following: Callable[[str], set[str]]) -> list[set[str]]:
-    """What is none, one, two … steps away; no farther than is needed to see that it is too far."""
+    """What is 0, 1, 2 … steps away; stops as soon as it is too far."""
     levels = [{start}]
     while len(levels) <= MAX_HOPS and (further := {name for path in levels[-1] for name in following(path)}):
         levels.append(further)

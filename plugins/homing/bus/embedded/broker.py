@@ -1,4 +1,4 @@
-"""EmbeddedBroker: the stores behind the catalog, and how messages get from one to the next."""
+"""EmbeddedBroker: the stores behind the catalog, and how messages move from one to the next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# What the service writes on its dead letters.
+# The reasons that the service writes on its dead letters.
 TTL_EXPIRED = "TTLExpiredException"
 NO_TARGET = "ForwardTargetNotFound"
 NO_SESSION = "SessionIdMissing"
@@ -63,7 +63,7 @@ class EmbeddedBroker(Broker):
         start_over_after_fork(self)
 
     def start_over(self) -> None:
-        """In a forked process. Whoever opens this bus there by its URL gets another."""
+        """Called in a forked process, where opening the bus by its URL makes a new one."""
         self._lock = threading.Lock()
         self.shared_as = None
 
@@ -107,20 +107,21 @@ class EmbeddedBroker(Broker):
     # -- storing -----------------------------------------------------------------------------------------------
 
     def prepare(self, entry: Entry, message: Message, at: datetime | None = None, hops: int = 0) -> m.Message:
-        """What the entity's store is to keep of a message that arrives there."""
+        """The message as the entity's store is to keep it."""
         entity = entry.entity
         row_id = str(uuid.uuid4())
         if not isinstance(entity, Subscription) and entity.requires_duplicate_detection and message.message_id:
             row_id = self._known_by(entry, message.message_id)
         lives = [seconds for seconds in (message.time_to_live, entity.default_message_time_to_live) if seconds]
         message = replace(message, message_id=message.message_id or row_id, time_to_live=min(lives) if lives else None)
-        # What is on its way elsewhere does not grow old here: it would be a dead letter of a topic.
+        # A message that is passed on does not expire here: it would become a dead letter of a topic.
         in_session = not isinstance(entity, Topic) and entity.requires_session
         return rows.to_store(message, row_id, in_session=in_session, expires=not entry.passes_on, at=at, hops=hops)
 
     def _known_by(self, entry: Entry, message_id: str) -> str:
-        """The id that makes a duplicate known. A message that has waited for longer than the window is no reason to
-        refuse another one of its id: that one has the next of a row of ids, the same for whoever sends it."""
+        """The row id by which a duplicate is detected. A message that has waited for longer than the window does not
+        keep out another one of its id: that one gets the next of a series of ids, which is the same for every
+        sender."""
         refuse_bad_text("message_id", message_id)
         store, free, number = self.store_of(entry), "", 0
         while True:
@@ -144,14 +145,14 @@ class EmbeddedBroker(Broker):
     # -- passing on --------------------------------------------------------------------------------------------
 
     def pass_on_to(self, path: str) -> None:
-        """Everything that is due on its way to this entity arrives there."""
+        """Passes on all due messages that are on their way to this entity."""
         for entry in self.catalog.feeding(path):
             self.pass_on(entry)
 
     def pass_on(self, entry: Entry) -> None:
-        """What is due in the store of a topic, or of a queue that forwards, goes where it belongs.
+        """Passes on the due messages of a topic, or of a queue that forwards.
 
-        One at a time may do so, which keeps the order; who does not get his turn leaves it to the one who has it.
+        Only one process at a time does so, which keeps the order; the others leave the work to it.
         """
         store, me, onwards = self.store_of(entry), str(uuid.uuid4()), dict[str, Entry]()
         while store.has_due() and self.catalog.hold(entry.store, _TURN, me, _PASSING):
@@ -162,7 +163,7 @@ class EmbeddedBroker(Broker):
                 try:
                     onwards |= self._move(entry, store, batch)
                 except Exception:
-                    store.settle(batch, success=False)  # for the next who tries, and not only when the lease ends
+                    store.settle(batch, success=False)  # available again now, not only when the lease ends
                     raise
             finally:
                 self.catalog.let_go(entry.store, _TURN, me)
@@ -170,7 +171,7 @@ class EmbeddedBroker(Broker):
             self.pass_on(behind)
 
     def _move(self, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> dict[str, Entry]:
-        """Moves a batch to where it belongs, in one transaction; those of the places that pass on in their turn."""
+        """Moves a batch to its targets in one transaction; returns those targets that pass messages on themselves."""
         step = 0 if isinstance(entry.entity, Topic) else 1
         originals = [(rows.passed_on(kept), rows.hops(kept) + step) for kept in batch]
         places = self.catalog.database.read(
@@ -192,8 +193,8 @@ class EmbeddedBroker(Broker):
         return {place.store: place for place, *_ in places if place.passes_on and place.store != entry.store}
 
     def _arriving(self, place: Entry, copy: Message, original: Message, hops: int) -> tuple[SqlStore, m.Message]:
-        """The store a copy goes to, and what it is to keep; where it would refuse the copy, the original is a dead
-        letter: one such message must not hold up those behind it."""
+        """The store a copy goes to, and the message it is to keep. If that store would refuse the copy, the original
+        becomes a dead letter: one such message must not delay the next ones."""
         try:
             kept = self._kept(place, copy, hops)
             to_row(kept, 0)
@@ -208,7 +209,8 @@ class EmbeddedBroker(Broker):
         return self.prepare(place, copy, hops=hops)
 
     def _places(self, connection: Connection, entry: Entry, message: Message, hops: int) -> list[tuple[Entry, Message]]:
-        """Where a message that leaves this entity goes, and the copy for it; what cannot arrive is a dead letter."""
+        """The targets of a message that leaves this entity, with a copy for each; an undeliverable one is a dead
+        letter."""
         if isinstance(entry.entity, Topic):
             return [
                 (subscription, copy)
@@ -216,7 +218,7 @@ class EmbeddedBroker(Broker):
                 for copy in _copies(subscription, message)
             ]
         if hops > MAX_HOPS:
-            # A circle that two who changed entities at the same time have made.
+            # A circle, made by two processes that changed entities at the same time.
             return [(entry, _explained(message, TOO_FAR, f"it was forwarded {MAX_HOPS} times already", entry))]
         try:
             target = self.catalog.find(connection, str(entry.entity.forward_to))
@@ -227,22 +229,22 @@ class EmbeddedBroker(Broker):
     # -- dead letters ------------------------------------------------------------------------------------------
 
     def bury(self, entry: Entry, held: m.Message, reason: str, description: str | None) -> None:
-        """Moves a held message to the dead letters of its entity, in one transaction; fenced by its lock."""
+        """Moves a locked message to the dead letters of its entity, in one transaction; fenced by its lock."""
         store, dead = self.store_of(entry), self.store_of(entry, dead=True)
         sequence = held.sequence_number or 0
         kept = next((row for row in store.browse(1, after=sequence - 1) if row.sequence_number == sequence), held)
         letter = _explained(rows.passed_on(kept), reason, description, entry)
 
         def work(connection: Connection) -> None:
-            # Fenced first: what this process does not hold any more is not copied either.
+            # Fenced first: a message whose lock is lost is not copied either.
             store.acknowledge(held, transaction=connection)
             dead.store_many([_as_letter(letter, kept)], transaction=connection)
 
         self.transact(work)
-        log.warning("message %s of %r is a dead letter: %s", letter.message_id, entry.entity.path, reason)
+        log.warning("message %s of %r was dead-lettered: %s", letter.message_id, entry.entity.path, reason)
 
     def collect_dead(self, entry: Entry) -> None:
-        """Moves what its store has found to be dead by itself to the dead letters, or drops it where that is wanted."""
+        """Moves what the store itself found dead to the dead letters, or drops it if the entity says so."""
         store, dead = self.store_of(entry), self.store_of(entry, dead=True)
         store.expire()
         while found := store.browse(_SWEEP, state=m.DEAD):
@@ -253,7 +255,7 @@ class EmbeddedBroker(Broker):
                 if keeps or kept.dead_letter_reason != EXPIRED
             ]
             dead.store_many(letters)
-            # Only now that the copies are durable; doing it twice stores none twice.
+            # Only after the copies are durable; repeating it stores no copy twice.
             store.finish_dead([kept.id for kept in found])
 
 
@@ -271,9 +273,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_embedded(url: str) -> EmbeddedBroker:
-    """The bus in the database of this URL; raises ConfigurationError for what is no database URL.
+    """The bus in the database of this URL; raises ConfigurationError for anything but a database URL.
 
-    All who open the same one in a process share it, with its connections; the last to close it closes it.
+    All callers in a process share one bus per URL, with its connections; the last to close it closes it.
     """
     with _opening:
         key = (os.getpid(), url)
@@ -284,7 +286,7 @@ def open_embedded(url: str) -> EmbeddedBroker:
 
 
 def _given_back(key: tuple[int, str]) -> bool:
-    """Whether nobody uses it any more."""
+    """Whether no caller uses it any more."""
     with _opening:
         broker, users = _open.pop(key)
         if users > 1:
@@ -298,13 +300,13 @@ def _checked(url: str) -> URL:
     except sa.exc.ArgumentError as error:
         raise ConfigurationError("this is not a database URL such as sqlite:///bus.db") from error
     if parsed.query:
-        raise ConfigurationError(f"the URL of a bus names a database and has no options: not {', '.join(parsed.query)}")
-    open_sql_store(url).close()  # refuses what no SQL store can be opened in
+        raise ConfigurationError(f"the URL of a bus takes no options, got {', '.join(parsed.query)}")
+    open_sql_store(url).close()  # refuses a database that SQL stores do not support
     return parsed
 
 
 def _candidate(message_id: str, number: int) -> str:
-    """The id of the row of the first, second … message of this id; no other message's id can be the same."""
+    """The row id of the first, second … message of this id; no other message can get the same."""
     return message_id if number == 0 else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{number} {message_id}"))
 
 
@@ -325,7 +327,7 @@ def _explained(message: Message, reason: str, description: str | None, entry: En
 
 
 def _copies(subscription: Entry, message: Message) -> list[Message]:
-    """What a subscription gets of a message; a dead letter where its rules fail, which must hold up nobody else."""
+    """The copies of a message for a subscription; a dead letter if its rules fail, so that others are not delayed."""
     try:
         found = copies(subscription.rules, message)
         for copy in found:
@@ -336,15 +338,15 @@ def _copies(subscription: Entry, message: Message) -> list[Message]:
 
 
 def _fitting(entry: Entry, message: Message) -> Message:
-    """The message, or a dead letter where it lacks the session that its receiver will ask for."""
+    """The message, or a dead letter if the entity requires a session and the message has none."""
     entity = entry.entity
     if isinstance(entity, Topic) or not entity.requires_session or message.session_id:
         return message
-    return _explained(message, NO_SESSION, f"{entity.path!r} takes messages with a session_id only", entry)
+    return _explained(message, NO_SESSION, f"{entity.path!r} accepts only messages with a session_id", entry)
 
 
 def _as_letter(letter: Message, kept: m.Message) -> m.Message:
-    """Its place in the old store makes the id: the same message is moved once, and another one is never mistaken."""
+    """The id comes from the message's place in the old store: it is moved once, and never confused with another."""
     return rows.to_store(letter, f"{kept.sequence_number}:{kept.id}", in_session=False, expires=False)
 
 

@@ -1,4 +1,4 @@
-"""The catalog: which entities there are, the store of each, and who holds which session."""
+"""The catalog: the entities, the store of each, and which receiver holds which session."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def passes_on(self) -> bool:
-        """Whether what arrives goes elsewhere."""
+        """Whether arriving messages go elsewhere."""
         return isinstance(self.entity, Topic) or self.entity.forward_to is not None
 
 
@@ -88,9 +88,7 @@ class Catalog:
     def find(self, connection: Connection, path: str) -> Entry:
         row = connection.execute(sa.select(self._entities).where(self._entities.c.path == path.lower())).first()
         if row is None:
-            raise NoSuchEntityError(
-                f"there is no {_kind_of(path)} {path!r} on this bus: create it with an Administrator"
-            )
+            raise NoSuchEntityError(f"unknown {_kind_of(path)} {path!r}: create it with an Administrator")
         return _entry(row)
 
     def subscriptions(self, connection: Connection, topic: str) -> list[Entry]:
@@ -100,7 +98,7 @@ class Catalog:
         return self.database.read(lambda c: self._some(c, self._entities.c.forward_to == path.lower()))
 
     def feeding(self, path: str) -> list[Entry]:
-        """Those that pass on to this one: its topic, and whoever forwards to it, the farthest first."""
+        """The entities that pass on to this one: its topic, and those that forward to it, the farthest first."""
 
         def work(connection: Connection) -> list[Entry]:
             found: dict[str, Entry] = {}
@@ -137,7 +135,7 @@ class Catalog:
         def work(connection: Connection) -> None:
             path = entity.path.lower()
             if self._some(connection, self._entities.c.path == path):
-                raise EntityExistsError(f"there is a queue, topic or subscription {entity.path!r} already")
+                raise EntityExistsError(f"a queue, topic or subscription {entity.path!r} exists already")
             rules: tuple[Rule, ...] = ()
             if isinstance(entity, Subscription):
                 self.find(connection, entity.topic)
@@ -159,7 +157,7 @@ class Catalog:
         self.change(entity.path, lambda entry: replace(entry, entity=entity))
 
     def delete(self, path: str) -> list[str]:
-        """Removes an entity, what hangs on it, and all their messages; the names of the stores that are gone."""
+        """Removes an entity, what depends on it, and all their messages; returns the names of the removed stores."""
 
         def work(connection: Connection) -> list[str]:
             gone = [self.find(connection, path), *self.subscriptions(connection, path)]
@@ -173,7 +171,7 @@ class Catalog:
         return stores
 
     def _drop(self, connection: Connection, stores: list[str]) -> None:
-        # After the entities are gone: whoever still held one of them open finds no table, and says so.
+        # After the entities are gone: a process that still has one open gets an error about a missing table.
         for name in (table_name(name) for store in stores for name in (store, dead_store(store))):
             connection.execute(self._registry.delete().where(self._registry.c.name == name))
             sa.Table(name, sa.MetaData()).drop(connection, checkfirst=True)
@@ -181,7 +179,7 @@ class Catalog:
     # -- holding a session, or the right to pass on ------------------------------------------------------------
 
     def hold(self, store: str, what: str, owner: str, seconds: float) -> bool:
-        """Whether `owner` holds this now, for so many seconds from now on."""
+        """Takes the hold for `owner` for so many seconds; whether it got it."""
         now = self.database.now()
         row = {"store": store, "what": what, "owner": owner, "time_expires": now + int(seconds * NANOSECONDS)}
 
@@ -198,7 +196,7 @@ class Catalog:
         return self.database.write(work)
 
     def keep(self, store: str, what: str, owner: str, seconds: float) -> bool:
-        """Whether `owner` still held this, and holds it so many seconds longer."""
+        """Extends the hold of `owner` by so many seconds; whether it still had it."""
         c, now = self._holds.c, self.database.now()
         mine = (c.store == store) & (c.what == what) & (c.owner == owner) & (c.time_expires > now)
         statement = self._holds.update().where(mine).values(time_expires=now + int(seconds * NANOSECONDS))
@@ -210,7 +208,7 @@ class Catalog:
         self.database.write(lambda connection: connection.execute(statement))
 
     def held(self, store: str) -> set[str]:
-        """What somebody holds of this store."""
+        """What is held of this store at the moment, by any receiver."""
         c = self._holds.c
         statement = sa.select(c.what).where(c.store == store, c.time_expires > self.database.now())
         return self.database.read(lambda connection: set(connection.execute(statement).scalars()))
@@ -225,7 +223,7 @@ def dead_store(store: str) -> str:
 
 
 def _store_name(path: str) -> str:
-    """Readable, and never used before: what is made anew under an old name does not find old messages."""
+    """Readable, and never used before: a new entity under an old name does not find old messages."""
     slug = re.sub(r"[^a-z0-9]+", "_", path.replace("/subscriptions/", "_"))[:_SLUG].strip("_")
     return f"bus_{slug}_x{secrets.token_hex(4)}"
 

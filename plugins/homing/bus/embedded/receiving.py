@@ -27,11 +27,11 @@ from homing.stores.sql.rows import from_nanoseconds
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker
 
-_LOOK_AGAIN = 0.25  # seconds; what is on its way here is passed on by whoever waits
+_LOOK_AGAIN = 0.25  # seconds; a waiting receiver also passes on what is on its way here
 _PAUSE = 0.02
 _PAGE = 100
-_SESSION = "session"  # what its lock is kept by; those of messages by their tokens
-# What the service writes on such dead letters.
+_SESSION = "session"  # the key of its lock at the keeper; messages use their tokens
+# The reason that the service writes on such dead letters.
 _MAX_DELIVERIES = "MaxDeliveryCountExceeded"
 
 
@@ -49,7 +49,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         start_over_after_fork(self)
 
     def start_over(self) -> None:
-        """In a forked process, which is another receiver: a session stays the parent's."""
+        """Called in a forked process, which is a separate receiver: a session stays the parent's."""
         self._me = str(uuid.uuid4())
         self._session = None
         self._keeper.start_over()
@@ -64,10 +64,10 @@ class EmbeddedReceiveLink(ReceiveLink):
             if found or left <= 0:
                 return found
             retrying(self._options.retry, lambda left=left: self._store(self._entry()).wait(min(left, _LOOK_AGAIN)))  # type: ignore[misc]
-            time.sleep(_PAUSE)  # what is due may be another session's, or just be taken by somebody else
+            time.sleep(_PAUSE)  # due messages may belong to another session or receiver
 
     def _look(self, limit: int) -> list[Message]:
-        """Up to `limit` messages that are there now."""
+        """Up to `limit` messages that are available now."""
         entry = self._entry()
         if self._dead:
             self._broker.collect_dead(entry)
@@ -89,7 +89,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         return self._store(entry).claim(limit, lease=_lock_duration(entry), session_id=session)
 
     def _used_up(self, entry: Entry, message: m.Message) -> bool:
-        """Whether it was handed out as often as it may be, and is a dead letter by now."""
+        """Whether it was handed out as often as allowed; if so, it has been dead-lettered."""
         allowed = _receivable(entry).max_delivery_count
         if self._dead or message.delivery_count <= allowed:
             return False
@@ -146,7 +146,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._keeper.forget(str(message.lock_token))
 
     def defer(self, message: Message) -> None:
-        self._refuse_dead(message)  # deferred messages are received from the queue, where it is not
+        self._refuse_dead(message)  # deferred messages are received from the queue, and a dead letter is not there
         self._store(self._entry()).defer(rows.held(message))
         self._keeper.forget(str(message.lock_token))
 
@@ -170,11 +170,11 @@ class EmbeddedReceiveLink(ReceiveLink):
         return self._session
 
     def _hold_session(self, entry: Entry) -> bool:
-        """Whether there is nothing to hold, or it is held."""
+        """Whether no session is required, or this receiver has its lock."""
         wanted = self._options.session_id
         if not _receivable(entry).requires_session:
             if wanted is not None:
-                raise ConfigurationError(f"{self._path!r} has no sessions: receive without session_id")
+                raise ConfigurationError(f"{self._path!r} has no sessions: omit session_id")
             return True
         if wanted is None:
             raise ConfigurationError(f"{self._path!r} requires sessions: receive with session_id or NEXT_SESSION")
@@ -184,7 +184,7 @@ class EmbeddedReceiveLink(ReceiveLink):
             if not self._take_next_session(entry):
                 return False
         elif not self._take_session(entry, wanted):
-            raise SessionHeldError(f"somebody else holds the session {wanted!r} of {self._path!r}")
+            raise SessionHeldError(f"session {wanted!r} of {self._path!r} is held by another receiver")
         lock = f"session {self._session}"
         self._keeper.keep(_SESSION, lock, self._renewed_session, lasts=_lock_duration(entry))
         return True

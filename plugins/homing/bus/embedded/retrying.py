@@ -1,4 +1,4 @@
-"""Trying again while the database is away."""
+"""Retries while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def retrying(retry: RetryOptions, work: Callable[[], Result]) -> Result:
-    """Does `work`, again when the database is away or too slow, as the options say; it must bear being done twice."""
+    """Runs `work`, and again as the options say while the database is unavailable or slow; it must be idempotent."""
     policy, attempt = retry.policy(), 1
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Between a message of the bus and the message its store keeps."""
+"""Converts between a message of the bus and the message that its store keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from homing import message as m
 from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from homing.errors import NotInFlightError
 
-# The one header that is not an application property: what the store has no column for.
+# The one header that is not an application property: it holds what the store has no column for.
 _ENVELOPE = "homing-bus"
 _STATES = {m.DEFERRED: DEFERRED, m.SCHEDULED: SCHEDULED}
 
@@ -18,7 +18,7 @@ _STATES = {m.DEFERRED: DEFERRED, m.SCHEDULED: SCHEDULED}
 def to_store(
     message: Message, row_id: str, *, in_session: bool, expires: bool, at: datetime | None = None, hops: int = 0
 ) -> m.Message:
-    """What the store is to keep. Only where sessions are required does the session order deliveries."""
+    """The message for the store. The session orders deliveries only where sessions are required."""
     envelope: dict[str, Any] = {
         "message_id": message.message_id,
         "reply_to_session_id": message.reply_to_session_id,
@@ -81,19 +81,21 @@ def to_bus(kept: m.Message, *, locked_until: datetime | None = None) -> Message:
 
 
 def held(message: Message) -> m.Message:
-    """What the store needs to know of a message that is to be settled."""
+    """What the store needs to settle a message."""
     token, separator, number = (message.lock_token or "").rpartition(".")
     if not separator or not number.isdigit():
-        raise NotInFlightError(f"message {message.message_id} has no lock token of this bus: it was not received here")
+        raise NotInFlightError(
+            f"message {message.message_id} has no lock token of this bus: only received messages can be settled"
+        )
     return m.Message(message.message_id or number, None, lock_token=token, sequence_number=int(number))
 
 
 def hops(kept: m.Message) -> int:
-    """How often the message was forwarded by now."""
+    """How often the message has been forwarded."""
     return int(kept.headers.get(_ENVELOPE, {}).get("hops", 0))
 
 
 def passed_on(kept: m.Message) -> Message:
-    """A message on its way from one store to the next, as it was sent."""
+    """The message as it was sent, for passing it on to the next store."""
     message = to_bus(kept)
     return replace(message, lock_token=None, sequence_number=None, delivery_count=0, enqueued_time=None)

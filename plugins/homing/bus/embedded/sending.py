@@ -38,8 +38,8 @@ class EmbeddedSendLink(SendLink):
         try:
             self._broker.pass_on(entry)
         except HomingError as error:
-            # What was sent is durable: to raise would have it sent again. Who receives behind it passes it on.
-            log.warning("what was sent to %r is passed on later: %s", self._path, error)
+            # What was sent is durable: an error would make the caller send it again. The next receiver passes it on.
+            log.warning("messages sent to %r are durable, but could not be passed on yet: %s", self._path, error)
 
     def schedule(self, message: Message, at: datetime) -> int:
         entry = self._entry()
@@ -55,12 +55,12 @@ class EmbeddedSendLink(SendLink):
         mine = [kept.id for kept in scheduled if kept.sequence_number == sequence_number]
         if not mine or not store.cancel(mine[0]):
             raise NoSuchMessageError(
-                f"nothing is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
+                f"no message is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
                 "cancelled, is due already or never existed"
             )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds no resources."""
 
     def _entry(self) -> Entry:
         entry = retrying(self._retry, lambda: self._broker.catalog.get(self._path))
@@ -71,16 +71,18 @@ class EmbeddedSendLink(SendLink):
     def _prepared(self, entry: Entry, message: Message, at: datetime | None = None) -> m.Message:
         entity = entry.entity
         if not isinstance(entity, Topic) and entity.requires_session and not message.session_id:
-            raise ConfigurationError(f"queue {entity.path!r} takes messages with a session_id only")
+            raise ConfigurationError(f"queue {entity.path!r} accepts only messages with a session_id")
         return self._broker.prepare(entry, message, at)
 
     def _store(self, entry: Entry, messages: Sequence[m.Message]) -> None:
-        """All or none. Their ids are made by now, so that doing it again stores none twice."""
+        """All or none. The messages have their ids by now, so that a repeated attempt stores none twice."""
         assert not isinstance(entry.entity, Subscription)
         limit, size = entry.entity.max_message_size, sum(_size(message) for message in messages)
         if size > limit:
             what = "the message has" if len(messages) == 1 else f"the batch of {len(messages)} messages has"
-            raise TooLargeError(f"{what} {size} bytes, and {self._path!r} takes {limit}; nothing was sent")
+            raise TooLargeError(
+                f"{what} {size} bytes, more than the limit of {limit} of {self._path!r}; nothing was sent"
+            )
         retrying(self._retry, lambda: self._broker.store_of(entry).store_many(messages))
 
 

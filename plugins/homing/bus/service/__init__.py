@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def open_service(connection: str) -> Broker:
-    """The bus of a connection string, or of a servicebus:// URL; connects to nothing yet.
+    """The bus of a connection string, or of a servicebus:// URL; does not connect yet.
 
-    Raises MissingExtraError without the SDK, ConfigurationError for what is no connection string.
+    Raises MissingExtraError without the SDK, ConfigurationError for an invalid connection string.
     """
     require_sdk()
     from homing.bus.service.broker import ServiceBroker

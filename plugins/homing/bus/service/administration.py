@@ -1,4 +1,4 @@
-"""Making, changing and removing the entities of the service."""
+"""Creates, changes and removes the entities of the service."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from homing.errors import (
 )
 
 _CONFLICT, _UNAUTHORISED, _NOT_FOUND = 409, 401, 404
-_FOREVER = timedelta(days=10_000)  # what the service says when there is no limit is longer
+_FOREVER = timedelta(days=10_000)  # the service's value for "no limit" is longer
 _DEFAULT_SIZE = Queue(name="x").max_message_size
 _TEXTS = ("correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id",
           "content_type")  # fmt: skip
 
 
 class _WithoutTls(RequestsTransport):  # type: ignore[misc]
-    """For emulators: the SDK would speak TLS to them."""
+    """For emulators: the SDK would use TLS with them."""
 
     def send(self, request: Any, **options: Any) -> Any:
         request.url = request.url.replace("https://", "http://", 1)
@@ -83,7 +83,7 @@ class ServiceAdministration(Administration):
             if separator:
                 self._client.delete_subscription(topic, name)
             else:
-                # A queue and a topic are removed by the same request.
+                # The same request removes a queue or a topic.
                 self._client.delete_queue(path)
 
     def entities(self, kind: type[Entity], topic: str | None = None) -> list[Entity]:
@@ -132,7 +132,7 @@ class ServiceAdministration(Administration):
         return self._client.get_subscription(*_parts(path))
 
     def _entity(self, kind: type[Entity], described: Any, path: str) -> Entity:
-        """The entity in our words; a duration that stands for "for ever" is None."""
+        """The SDK's description as an entity of ours; a duration that means "for ever" becomes None."""
         known: dict[str, Any] = {"name": described.name}
         life = described.default_message_time_to_live
         known["default_message_time_to_live"] = None if _is_forever(life) else _seconds(life)
@@ -152,7 +152,7 @@ class ServiceAdministration(Administration):
 
 
 def _properties(entity: Entity) -> dict[str, Any]:
-    """The entity in the SDK's words."""
+    """The entity as arguments of the SDK."""
     life = entity.default_message_time_to_live
     known: dict[str, Any] = {"default_message_time_to_live": None if life is None else timedelta(seconds=life)}
     if not isinstance(entity, Topic):
@@ -198,7 +198,7 @@ def _parts(path: str) -> tuple[str, str]:
 
 
 def _name_of(forward_to: str | None) -> str | None:
-    """The service tells the whole address of what is forwarded to."""
+    """The service returns the whole address of the target."""
     return None if not forward_to else urlsplit(forward_to).path.strip("/") or forward_to
 
 

@@ -18,7 +18,7 @@ from homing.stores.servicebus import sdk
 class ServiceBroker(Broker):
     def __init__(self, connection_string: str) -> None:
         self._connection_string = connection_string
-        sdk.connect(connection_string).close()  # refuses what is no connection string, and connects to nothing
+        sdk.connect(connection_string).close()  # refuses an invalid connection string; does not connect
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
         return ServiceSendLink(partial(self._connect, path, retry), path)
@@ -39,7 +39,7 @@ class ServiceBroker(Broker):
 
 
 def _retrying(retry: RetryOptions) -> dict[str, Any]:
-    # The SDK doubles what it is given before the first pause already.
+    # The SDK already doubles the delay before the first pause.
     first = retry.delay / 2 if retry.mode is RetryMode.EXPONENTIAL else retry.delay
     return {
         "retry_total": retry.max_retries,

@@ -1,4 +1,4 @@
-"""Between a message of the bus and one of the SDK."""
+"""Converts between a message of the bus and one of the SDK."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATES = {ServiceBusMessageState.DEFERRED: DEFERRED, ServiceBusMessageState.SCH
 
 
 def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
-    """A new message with an id, so that the service can know it when it is sent again."""
+    """A new message with an id, so that the service can detect a duplicate when it is sent again."""
     body, encoding = write_body(message.body)
     properties: dict[Any, Any] = {**message.application_properties, ENCODING: encoding}
     outgoing = ServiceBusMessage(
@@ -55,7 +55,7 @@ def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
 def to_bus(
     received: ServiceBusReceivedMessage, locked_until: datetime | None, *, dead_letter_of: str | None = None
 ) -> Message:
-    """The message as a receiver of the bus gets it; locked, unless it is not to be settled."""
+    """The message as a receiver of the bus gets it; locked, unless it cannot be settled."""
     properties = read_properties(received)
     encoding = properties.pop(ENCODING, None)
     if dead_letter_of is not None:
@@ -65,7 +65,7 @@ def to_bus(
         body = read_body(received, encoding)
         properties = _with_headers(properties, str(received.message_id)) if encoding else properties
     except UnreadableMessageError:
-        body = raw_body(received)  # somebody else has to be able to look at it, and to settle it
+        body = raw_body(received)  # the caller must be able to look at it and to settle it
     return Message(
         body=body,
         content_type=received.content_type or "",
@@ -94,7 +94,7 @@ def to_bus(
 
 
 def _with_headers(properties: dict[str, Any], message_id: str) -> dict[str, Any]:
-    """The properties, with the headers that a store sent as one of them; what no property can be is JSON text."""
+    """The properties, plus the headers that a store sent as one of them; a value no property can have is JSON text."""
     headers = m.decode_headers(properties.get(HEADERS), message_id)
     ours = (HEADERS, PARTITION, PRIORITY, CRASHES)
     others = {name: value for name, value in properties.items() if name not in ours}

@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 _FORGET_FROM = 10_000
 _SLICE = 0.3  # seconds of waiting, between which a lock can be renewed
-_GIVE_WAY = 0.002  # a thread that takes back at once what it gave is not overtaken
-_SESSION = "session"  # what its lock is kept by; those of messages by their tokens
+_GIVE_WAY = 0.002  # gives other threads time to take the lock
+_SESSION = "session"  # the key of its lock at the keeper; messages use their tokens
 
 
 class ServiceReceiveLink(ReceiveLink):
     """Settlements are confirmed by the service before they return, as the SDK does from 7.15 on.
 
-    With RECEIVE_AND_DELETE too a message is locked and then completed: a link of that mode would have the service push
-    and remove what comes after the last receive, which nobody gets when the link is closed.
+    RECEIVE_AND_DELETE also locks a message and then completes it: with a link of that mode the service would push and
+     remove messages after the last receive, and they would be lost when the link is closed.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class ServiceReceiveLink(ReceiveLink):
         start_over_after_fork(self)
 
     def start_over(self) -> None:
-        """In a forked process, which connects for itself. What was received before is the parent's to settle."""
+        """Called in a forked process, which connects for itself. What was received before is for the parent to
+        settle."""
         leave_to_parent(self._client, self._receiver, self._receiving, self._held)
         self._keeper.start_over()
         self._set_up()
@@ -73,7 +74,7 @@ class ServiceReceiveLink(ReceiveLink):
         self._receiver: ServiceBusReceiver | None = None
         self._receiving: Receiving | None = None
         self._held: dict[str, ServiceBusReceivedMessage] = {}
-        #: A receiver of the SDK is not for two threads: a renewal beside a receive was seen to break both.
+        #: A receiver of the SDK is not thread-safe: a renewal beside a receive was seen to break both.
         self._turn = threading.Lock()
 
     # -- receiving ---------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class ServiceReceiveLink(ReceiveLink):
         return self._handed_out(found)[0]
 
     def _open(self, wait: float | None) -> ServiceBusReceiver | None:
-        """The receiver; None when no session was free within so many seconds."""
+        """The receiver; None if no session was free within `wait` seconds."""
         if self._receiver is not None:
             return self._receiver
         options: dict[str, Any] = {}
@@ -119,7 +120,7 @@ class ServiceReceiveLink(ReceiveLink):
         receiver = receiver_for(self._client, self._path, **options)
         with self._translated("receive from"):
             try:
-                # Before the first receive, whose time would otherwise have to do for connecting too.
+                # Before the first receive, which would otherwise spend its time on connecting.
                 receiver.__enter__()
             except OperationTimeoutError:
                 receiver.close()
@@ -151,7 +152,7 @@ class ServiceReceiveLink(ReceiveLink):
         return message
 
     def _deleted(self, received: Sequence[ServiceBusReceivedMessage]) -> list[Message]:
-        """Those whose removal the service has confirmed; the others come again."""
+        """Those whose removal the service has confirmed; the others are delivered again."""
         assert self._receiver is not None
         deleted: list[Message] = []
         for one in received:
@@ -162,8 +163,10 @@ class ServiceReceiveLink(ReceiveLink):
             except Exception as error:
                 if not deleted:
                     raise
-                # Nobody else will ever get those that are gone.
-                log.warning("some messages of %r are received later: %s", self._path, error)
+                # Messages that are deleted must reach the caller: no receiver gets them again.
+                log.warning(
+                    "some messages of %r could not be deleted, and will be received again: %s", self._path, error
+                )
                 break
             deleted.append(message)
         return deleted
@@ -197,7 +200,7 @@ class ServiceReceiveLink(ReceiveLink):
         self._settle(message, "abandon", lambda receiver, held: receiver.abandon_message(held))
 
     def defer(self, message: Message) -> None:
-        self._refuse_dead(message)  # deferred messages are received from the queue, where it is not
+        self._refuse_dead(message)  # deferred messages are received from the queue, and a dead letter is not there
         self._settle(message, "defer", lambda receiver, held: receiver.defer_message(held))
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
@@ -252,14 +255,14 @@ class ServiceReceiveLink(ReceiveLink):
         return held
 
     def _forget_old(self) -> None:
-        """What nobody settled and whose lock ran out long ago is not remembered for ever."""
+        """Forgets messages that were never settled and whose lock ran out."""
         if len(self._held) >= _FORGET_FROM:
             now = datetime.now(timezone.utc)
             self._held = {token: held for token, held in self._held.items() if (held.locked_until_utc or now) >= now}
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
-        """The SDK for this thread alone, and its errors in our words."""
+        """Uses the SDK in this thread alone, and translates its errors."""
         with self._turn, translated(f"{doing} {self._path!r}"):
             yield
 

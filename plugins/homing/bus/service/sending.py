@@ -16,7 +16,8 @@ from homing.stores.servicebus.sdk import sender_for, translated
 
 
 class ServiceSendLink(SendLink):
-    """The service confirms every send before it returns. Many go as one AMQP message: taken whole, or refused."""
+    """The service confirms every send before it returns. Many go as one AMQP message: accepted or refused as a
+    whole."""
 
     def __init__(self, connect: Callable[[], ServiceBusClient], path: str) -> None:
         self._connect = connect
@@ -29,7 +30,7 @@ class ServiceSendLink(SendLink):
         self._sender = sender_for(self._client, self._path)
 
     def start_over(self) -> None:
-        """In a forked process, which connects for itself."""
+        """Called in a forked process, which connects for itself."""
         leave_to_parent(self._client, self._sender)
         self._set_up()
 
@@ -55,7 +56,7 @@ class ServiceSendLink(SendLink):
                 self._sender.cancel_scheduled_messages(sequence_number)
         except NoSuchMessageError as error:
             raise NoSuchMessageError(
-                f"nothing is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
+                f"no message is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
                 "cancelled, is due already or never existed"
             ) from error
 
