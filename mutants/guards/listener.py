@@ -11,6 +11,7 @@ _ADVERSITY, _OUTCOMES, _LIFECYCLE = (
 _SUPERSEDING, _TWICE, _WAITING = (
     f"tests/unit/listener/test_{name}.py::" for name in ("superseding", "one_id_twice", "waiting")
 )
+_WAKE_UP = "tests/unit/listener/test_wake_up.py::"
 _POISON, _BOARDS, _SERVICES = (f"tests/unit/listener/test_{name}.py::" for name in ("poison", "board", "services"))
 
 GUARDS = (
@@ -167,5 +168,47 @@ GUARDS = (
         "if self._config.dead_letter_store is store:",
         "if self._config.dead_letter_store is self:",
         "tests/unit/listener/test_config.py::test_store_cannot_be_its_own_dead_letter_store",
+    ),
+    guard(
+        "a store that had nothing wakes the listener when it has",
+        _RUN,
+        "            self._bell.listen()\n",
+        "            pass\n",
+        f"{_WAKE_UP}test_message_of_a_memory_store_is_handled_when_it_is_stored",
+    ),
+    guard(
+        "a store that wakes in vain, or is away, does not make the listener run hot",
+        "listener/bell.py",
+        "            if self._in_vain:\n",
+        "            if self._in_vain < 0:\n",
+        f"{_WAKE_UP}test_store_that_is_mistaken_or_away_does_not_make_the_listener_run_hot",
+    ),
+    guard(
+        "a listener that was stopped is not woken any more",
+        "listener/bell.py",
+        "if has_come and not self._is_ended:",
+        "if has_come:",
+        f"{_WAKE_UP}test_bell_does_not_ring_after_it_was_stopped",
+    ),
+    guard(
+        "what is committed just before the listening begins wakes the listener",
+        "stores/sql/wake_up.py",
+        "                    continue  # with another look, so that nothing falls in between\n",
+        "",
+        f"{_WAKE_UP}test_message_that_is_committed_just_before_the_listening_begins_is_handled",
+    ),
+    guard(
+        "who is woken by the database and was cut off listens again",
+        "stores/sql/wake_up.py",
+        "            self._listen()  # and what was said meanwhile is seen by the look that follows\n",
+        "            time.sleep(seconds)\n",
+        f"{_WAKE_UP}test_listener_whose_connection_was_cut_listens_again",
+    ),
+    guard(
+        "nothing wakes a connection that nobody reads",
+        "stores/sql/wake_up.py",
+        "UNLISTEN *",
+        "LISTEN again",
+        f"{_WAKE_UP}test_idle_connection_hears_nothing_that_nobody_reads",
     ),
 )

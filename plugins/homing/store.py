@@ -12,7 +12,7 @@ LeaseLostError and changes nothing. Durations are seconds; times are aware and c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -246,8 +246,18 @@ class Store(ABC):
         """For how many seconds the longest-waiting available message has been due; None when none is."""
         raise self._lacks(COUNT)
 
-    def wait(self, timeout: float) -> bool:
-        """Blocks until a message may be due, at most `timeout` seconds; False when there is still none."""
+    @property
+    def wakes(self) -> bool:
+        """Whether `wait` is told of a new message, rather than looking for it again and again."""
+        return False
+
+    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
+        """Blocks until a message may be due, at most `timeout` seconds; False when there is still none, or when
+        `ended` says that nobody waits any more."""
+        raise self._lacks(WAKE_UP)
+
+    def wake(self) -> None:
+        """Has whoever is in `wait` ask its `ended` now."""
         raise self._lacks(WAKE_UP)
 
     def due_in(self) -> float | None:

@@ -208,6 +208,12 @@ class Board:
             heapq.heappush(self._expected, time.monotonic() + seconds + _LATE)
             self._changed.notify_all()
 
+    def poll_now(self) -> None:
+        """The store has something: it is asked now."""
+        with self._changed:
+            self._next_poll = 0.0
+            self._changed.notify_all()
+
     def _keep(self, delivery: Delivery, delay: float) -> None:
         if not delivery.lost:
             self._push(delivery, time.monotonic() + delay)

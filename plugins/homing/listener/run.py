@@ -12,6 +12,7 @@ from homing.calling.batches import Answer
 from homing.calling.traces import frames_of, sign_of
 from homing.errors import LeaseLostError, NotInFlightError, UnsupportedError
 from homing.listener import metrics
+from homing.listener.bell import Bell
 from homing.listener.board import Board
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import Delivery
@@ -48,6 +49,7 @@ class Run:
         self._service = service
         self._counts = counts
         self.board = Board(config.polling_seconds, config.batch_size if service.is_batch else 1)
+        self._bell = Bell(store, self.board.poll_now, config.polling_seconds)
         self._settler = Settler(store, config, service, self.board, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
@@ -61,10 +63,13 @@ class Run:
         for _ in range(self._config.concurrency):
             self._add_worker()
         self._watch.start()
+        self._bell.start()
 
     def drain(self, timeout: float | None, give_back: bool) -> bool:
         """Takes nothing more, and waits until what was begun has its outcome; False when that took too long."""
-        for delivery in self.board.drain(give_back):
+        released = self.board.drain(give_back)
+        self._bell.stop()
+        for delivery in released:
             self._settler.release(delivery)
         if any(worker.thread is threading.current_thread() for worker in list(self._workers)):
             return True  # a handler stops its own listener: it cannot wait for itself
@@ -82,6 +87,7 @@ class Run:
 
     def stop(self) -> None:
         """Takes and settles nothing more. Handlers that run are left alone; what they do has no outcome."""
+        self._bell.stop()
         self.board.stop(_PATIENCE)
         self._ended.set()
 
@@ -133,6 +139,10 @@ class Run:
             count = len(found) - len(messages)
             log.error("store %s handed out %d things that are no messages", self._store_name, count)
         fresh, not_now = self.board.arrived(messages, time.monotonic() + renew_in, due_in)
+        if fresh or not_now:
+            self._bell.answered()
+        else:
+            self._bell.listen()
         for delivery in not_now:
             self._settler.release(delivery)
         return fresh

@@ -246,10 +246,16 @@ class MemoryStore(Store):
             due = [entry.time_next for entry in self._shelf.entries.values() if entry.state == AVAILABLE]
         return (now - min(due)) / _NANOSECONDS if due else None
 
-    def wait(self, timeout: float) -> bool:
+    @property
+    def wakes(self) -> bool:
+        return True
+
+    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
         deadline = time.monotonic() + timeout
         while True:
             with self._now() as now:
+                if ended():
+                    return False
                 if self._shelf.has_ready():
                     return True
                 left = deadline - time.monotonic()
@@ -258,6 +264,10 @@ class MemoryStore(Store):
                 due = self._shelf.next_time()
                 soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
                 self._shelf.changed.wait(soon)
+
+    def wake(self) -> None:
+        with self._shelf.changed:
+            self._shelf.changed.notify_all()
 
     def due_in(self) -> float | None:
         with self._now() as now:

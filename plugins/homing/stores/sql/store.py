@@ -338,8 +338,15 @@ class SqlStore(Store):
         self._bring_back_strays()
         return self._views.has_due()
 
-    def wait(self, timeout: float) -> bool:
-        return self._wake_up.wait(timeout, listens=self._url.get_backend_name().startswith("postgres"))
+    @property
+    def wakes(self) -> bool:
+        return self._url.get_backend_name().startswith("postgres")
+
+    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
+        return self._wake_up.wait(timeout, listens=self.wakes, ended=ended)
+
+    def wake(self) -> None:
+        self._wake_up.wake()
 
     def due_in(self) -> float | None:
         due = self._next_due()
