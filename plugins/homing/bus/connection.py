@@ -27,7 +27,7 @@ def open_broker(connection: str) -> Broker:
         return open_service(connection)
     raise ConfigurationError(
         "invalid bus connection: give a database URL such as sqlite:///bus.db, or a connection string of Azure Service "
-         "Bus such as Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
+        "Bus such as Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=…;SharedAccessKey=…"
     )
 
 
