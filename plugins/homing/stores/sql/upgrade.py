@@ -146,7 +146,7 @@ def _add(connection: Connection, table: Table, column: Column[Any]) -> None:
 
 
 def identity_of(connection: Connection, table: str) -> str:
-    """The identity of this table, which is the default of a column; empty while there is no such table."""
+    """The identity of this table, which is the default of a column; empty if the table does not exist."""
     inspector = sa.inspect(connection)
     columns = inspector.get_columns(table) if inspector.has_table(table) else ()
     found = [_IDENTITY.search(str(column["default"])) for column in columns if column["name"] == "table_id"]
@@ -155,13 +155,13 @@ def identity_of(connection: Connection, table: str) -> str:
 
 def _give_identity(connection: Connection, column: Column[Any], default: str | None) -> None:
     """Gives a table that was made without an identity its own, for messages to come: what it holds is known elsewhere
-    as it was. `default` is the column's now, None when there is no such column."""
+    as it was. `default` is the column's now, None if the column does not exist."""
     table, quote = column.table, connection.dialect.identifier_preparer.quote
     assert isinstance(table, Table)
     if default is not None and _IDENTITY.search(default):
         return
     if connection.dialect.name == "sqlite":
-        # It cannot change a default. Nobody sees the table in between.
+        # It cannot change a default. No other transaction sees the table in between.
         _add(connection, table, column)
         connection.execute(table.update().values({column: NO_IDENTITY}))
         return
