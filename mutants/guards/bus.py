@@ -81,8 +81,8 @@ GUARDS = (
     guard(
         "what could not be passed on is tried again at once",
         _BROKER,
-        "                    store.settle(batch, success=False)  # for the next",
-        "                    assert batch  # for the next",
+        "                    store.settle(batch, success=False)  # available again",
+        "                    assert batch  # available again",
         f"{_EMBEDDED}test_a_fan_out_that_breaks_half_way_reaches_nobody_and_then_everybody",
     ),
     guard(

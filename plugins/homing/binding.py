@@ -21,7 +21,7 @@ def bind(annotation: Any) -> Converter:
     """A function that turns a content into `annotation`, raising BindingError where it does not fit.
 
     Understands dataclasses, TypedDicts, msgspec structs, pydantic models, the built-in types and their
-    generics. Nothing is coerced: "1" is no int, except by a pydantic model that allows it. `Any`, `object`
+    generics. Nothing is coerced: "1" is not an int, except by a pydantic model that allows it. `Any`, `object`
     and a missing annotation pass the content on as it is. Raises ConfigurationError for a type no content can
     be turned into.
     """
@@ -105,7 +105,7 @@ def _reasons(error: Any) -> str:
 
 
 def _is_pydantic_model(annotation: Any) -> bool:
-    # Whoever defined a model has imported pydantic already, so an optional package is never loaded for
+    # A model's module has imported pydantic already, so an optional package is never loaded for
     # nothing.
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel)

@@ -19,17 +19,17 @@ HomingError
 │   ├── StoreUnavailableError   the store cannot be reached: try again later
 │   │   ├── PartlyStoredError   the store went away while it was storing many
 │   │   └── SourceUnavailableError  what an intake takes from cannot be reached; its target can
-│   ├── NotInFlightError        settling a message nobody has retrieved, or that is finished
-│   ├── LeaseLostError          the lease ran out or passed to somebody else; nothing was changed
-│   ├── StillHeldError          a message cannot be removed while somebody works on it
+│   ├── NotInFlightError        settling a message that was not retrieved, or is finished
+│   ├── LeaseLostError          the lease ran out or passed to another consumer; nothing was changed
+│   ├── StillHeldError          a message cannot be removed while it is leased
 │   ├── NoSuchMessageError      no message waits under this sequence number
-│   ├── SessionHeldError        somebody else holds the session
+│   ├── SessionHeldError        another receiver holds the session
 │   └── UnsupportedError        this store does not have that ability
 ├── WorkDirError                the work directory of a pipeline cannot be reached
 ├── LakeError                   a lake cannot be reached, or what was written to it cannot be read there
 ├── CircuitOpenError            a destination is not called for a while, because it has failed too often
 ├── HandlerError                one handler of a chain failed on one message
-└── HandlersFailedError         several may have
+└── HandlersFailedError         one or more handlers failed
     └── ExecutionError          a chain could not carry a message all the way (homing.pipeline.outcome)
 
 Signals that steer a chain without being failures, such as Drop, are not part of this tree.
@@ -115,7 +115,7 @@ class TableMissingError(StoreError):
 class PartlyStoredError(StoreUnavailableError):
     """The store went away while it was storing many: `stored` of all `ids` are durable, of the rest it is not known.
 
-    Store the same messages again under the same ids: whoever receives one twice knows it by its id.
+    Store the same messages again under the same ids: a receiver recognises a duplicate by its id.
     """
 
     def __init__(self, text: str, *, ids: Sequence[str], stored: Sequence[str]) -> None:
@@ -133,11 +133,11 @@ class NotInFlightError(StoreError):
 
 
 class LeaseLostError(StoreError):
-    """The lease ran out or passed to somebody else; nothing was changed."""
+    """The lease ran out or passed to another consumer; nothing was changed."""
 
 
 class StillHeldError(StoreError):
-    """Somebody works on the message, or may: it is not removed before that ends. The text says when."""
+    """A process works on the message, or may: it is not removed before that ends. The text says when."""
 
 
 class NoSuchMessageError(StoreError):
@@ -145,7 +145,7 @@ class NoSuchMessageError(StoreError):
 
 
 class SessionHeldError(StoreError):
-    """Somebody else holds the session: try again later, or take another."""
+    """Another receiver holds the session: try again later, or take another."""
 
 
 class TlsError(ConfigurationError, StoreError):

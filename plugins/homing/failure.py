@@ -1,14 +1,14 @@
-"""The failure record: what is kept of a message that could not be delivered everywhere, whoever gives it up.
+"""The failure record: what is kept of a message that could not be delivered everywhere, whichever part gives it up.
 
 One format, for chains, listeners and settlements alike. `FailureRecord` is what all of them write and read. It has the
 original message and properties, which is what a replay starts from; the destinations that are done, which a replay
 skips; and for people the errors and the state at the point of failure. It is written down in one of two ways:
 
 - As a message of the content type FAILURE_TYPE whose content is the record, a JSON object. Failure stores hold nothing
-  else, and so does a dead-letter store of what failed in a chain.
-- As a listener's dead letter. It has the content of the message as it was, for whoever reads dead letters as messages;
-  the record's facts are in its headers: `homing-message-id`, `homing-dead-letter-reason`, `-description`, `-handler`,
-  `-attempts`, `-stack` and `-source`, and as `homing-<name>` what was written on the message.
+else, and so does a dead-letter store of what failed in a chain. - As a listener's dead letter. It has the content of
+the message as it was, for consumers that read dead letters as messages; the record's facts are in its headers:
+`homing-message-id`, `homing-dead-letter-reason`, `-description`, `-handler`, `-attempts`, `-stack` and `-source`, and
+as `homing-<name>` what was written on the message.
 
 `FailureRecord.of` reads both. A copy is called by its message's name (`MessageRef.name`) in a failure store, and
 `dead_letter_id` in a dead-letter store, so that who knows the message finds it.
@@ -116,7 +116,7 @@ class FailureRecord:
 
 
 class _Written(msgspec.Struct):
-    """The shape of a record, for checking what somebody else may have written."""
+    """The shape of a record, for checking what another program may have written."""
 
     homing: str
     version: int
@@ -179,7 +179,7 @@ def explained(by_flow: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_record(content: Any) -> FailureRecord:
-    """Reads a failure store's content; raises UnreadableMessageError if it is no failure record."""
+    """Reads a failure store's content; raises UnreadableMessageError if it is not a failure record."""
     try:
         written = msgspec.convert(content, _Written)
     except msgspec.ValidationError as error:
@@ -249,7 +249,7 @@ def record_in(copy: Message) -> dict[str, Any] | None:
 
 
 def ref_in(copy: Message) -> MessageRef | None:
-    """The message that this message of a failure or dead-letter store is a copy of; None when it is no copy."""
+    """The message that this message of a failure or dead-letter store is a copy of; None if it is not a copy."""
     record = record_in(copy)
     return None if record is None else ref_of(record)
 
@@ -258,7 +258,7 @@ def failed_at(copy: Message, record: Mapping[str, Any]) -> datetime:
     """When it failed; where the record does not say so, when it was stored."""
     try:
         return datetime.fromisoformat(record["failed_at"]).astimezone(timezone.utc)
-    except (KeyError, TypeError, ValueError):  # somebody else's record
+    except (KeyError, TypeError, ValueError):  # another program's record
         return copy.enqueued_at or datetime.now(timezone.utc)
 
 
@@ -293,8 +293,8 @@ def to_dead_letter(record: dict[str, Any], store: str) -> Message:
 
 
 def dead_letter_id(store: str, name: str) -> str:
-    """The id of a dead letter of this store, of the message whose reference has this name. Readable, the same whoever
-    gives it up, and another one for every other message: pipelines may share a dead-letter store."""
+    """The id of a dead letter of this store, of the message whose reference has this name. Readable, and the same
+    whatever gives it up, and another one for every other message: pipelines may share a dead-letter store."""
     plain = f"{store}/{name}"
     if len(plain) <= _MAX_ID:
         return plain

@@ -4,7 +4,7 @@ A message is known by its `MessageRef`. Its id may come again once the store has
 of that id still waits after its failure; neither says anything of the other.
 
 What is done stays done: no later record turns a delivered row back. Every record is fenced: the step of the batch must
-still belong to the writer, so that a process somebody believed dead stops at its next chunk.
+still belong to the writer, so that a process that was taken for dead stops at its next chunk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DONE_STATES = frozenset({DELIVERED, FILTERED, DROPPED, PROCESSED})
 #: The flow name under which the source flow's outcome is kept.
 SOURCE_FLOW = ""
 
-#: The steps of this name are parts of one: a Spark task's turn. Nobody closes them one by one.
+#: The steps of this name are parts of one: a Spark task's turn. They are not closed one by one.
 PART = "part/"
 
 
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     #: How many times it was delivered; more than one is a duplicate.
     deliveries: int = 0
     #: When it happened last, in Unix nanoseconds; 0 for when it is recorded. An attempt that is recorded a second time,
-    #: because nobody could say whether the first was committed, is known by it and counted once.
+    #: because it was not known whether the first was committed, is known by it and counted once.
     at: int = 0
     #: The run that recorded it last. Told by the ledger, not to it.
     run_id: str = ""
@@ -69,7 +69,7 @@ Known = dict[MessageRef, dict[str, Entry]]
 class Fence:
     """The right to record for one step of one run.
 
-    `crashed` says that whoever had the step before never came to its end; `suspect` what it had in hand then.
+    `crashed` says that the step's last owner did not finish it; `suspect` is what it was working on then.
     """
 
     run_id: str
@@ -84,15 +84,15 @@ class Ledger(ABC):
 
     @abstractmethod
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
-        """Takes the step over, for `lease` seconds; whoever had it before can record no more."""
+        """Takes the step over, for `lease` seconds; the owner before can record no more."""
 
     @abstractmethod
     def renew_step(self, fence: Fence, lease: float) -> None:
-        """Keeps the step for `lease` more seconds; raises LeaseLostError when somebody took it over."""
+        """Keeps the step for `lease` more seconds; raises LeaseLostError when another process took it over."""
 
     @abstractmethod
     def is_open(self, run_id: str, step: str) -> bool:
-        """Whether somebody has taken this step over, may record still, and has not come to its end."""
+        """Whether a process has taken this step over, may still record, and has not finished it."""
 
     @abstractmethod
     def record(self, fence: Fence, entries: Iterable[Entry]) -> None:

@@ -100,7 +100,7 @@ class MessageRef(NamedTuple):
 
     @classmethod
     def of_name(cls, name: str) -> MessageRef | None:
-        """The reference that has this name, or might have; None for a text that is no such name."""
+        """The reference that has this name, or might have; None for any other text."""
         found = _NAME.fullmatch(name)
         return None if found is None else cls(found[1], int(found[2]), found[3])
 
@@ -208,7 +208,7 @@ def _find_fault(value: Any, path: str) -> str | None:
     if value is None or kind is bool or kind is int:
         return None
     if kind is str:
-        return None if is_unicode(value) else f"{path} holds a lone surrogate, which is no character"
+        return None if is_unicode(value) else f"{path} contains a lone surrogate, which is not a character"
     if kind is float:
         return None if math.isfinite(value) else f"{path} is {value}, which JSON does not have"
     if kind is dict:

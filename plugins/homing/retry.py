@@ -140,7 +140,7 @@ class RetryPolicy:
     def backoff_options(self) -> dict[str, float]:
         """The delays in the words of a SQL store, for what is released: `store.configure(**policy.backoff_options())`.
 
-        How often to try and what never to try again is for whoever releases to decide.
+        How often to try and what never to try again is decided by the code that releases.
         """
         return {
             "backoff": float(self.interval),

@@ -17,7 +17,7 @@ from homing.errors import TooLargeError, UnstorableContentError
 from homing.message import Message, encode, encode_headers
 from homing.portions import text_bytes
 
-#: `max_message_bytes` unless somebody says otherwise.
+#: The default of `max_message_bytes`.
 DEFAULT_BYTES = 16 * 2**20
 #: The most it can be set to: six times as much is still less than a database takes in one text.
 HIGHEST_BYTES = 128 * 2**20

@@ -5,7 +5,7 @@
 store can do is listed in its `features`; asking for an ability it lacks raises UnsupportedError, which names the stores
 that have it.
 
-Every settlement (acknowledge, settle, defer, dead_letter, renew) is fenced by the lease: whoever lost it gets
+Every settlement (acknowledge, settle, defer, dead_letter, renew) is fenced by the lease: a consumer that lost it gets
 LeaseLostError and changes nothing. Durations are seconds; times are aware and come back in UTC.
 """
 
@@ -75,7 +75,7 @@ class BatchLease:
     batch_id: str
     lock_token: str
     size: int
-    #: Whether nobody held one of these messages before, as far as it was looked at.
+    #: Whether none of these messages was leased before, as far as it was looked at.
     new: bool = False
 
 
@@ -133,7 +133,7 @@ class Store(ABC):
         """Finishes (success) or releases (no success) a retrieved message.
 
         Raises NotInFlightError for an id that was not retrieved here or is finished, LeaseLostError when the lease
-        ran out or passed to somebody else; in both cases nothing was changed.
+        ran out or passed to another consumer; in both cases nothing was changed.
         """
 
     @abstractmethod
@@ -147,15 +147,15 @@ class Store(ABC):
         """
 
     def rest(self, message: Message, *, resting: bool) -> None:  # noqa: B027 - not every store counts crashes
-        """Says that nobody handles this retrieved message for a while, or that somebody does again: a lease that runs
-        out while it rests is no crash. The lease itself is as it was. Raises as `acknowledge` does.
+        """Notes that no handler works on this retrieved message for a while, or that one does again: a lease that runs
+        out while it rests is not a crash. The lease itself is as it was. Raises as `acknowledge` does.
 
         A store that is not told by its own means what was in hand and what was not does nothing.
         """
 
     def postpone(self, message: Message, seconds: float, *, attempts: int) -> bool:
         """Puts a retrieved message back until so many seconds from now, as one that was tried `attempts` times: its
-        header ATTEMPTS says so then. That is no crash, and meanwhile it is in no hand. Raises as `acknowledge` does.
+        header ATTEMPTS says so then. That is not a crash, and meanwhile it is not leased. Raises as `acknowledge` does.
 
         False, and nothing was done, where the store has no way to do that or needs none: see `rest`.
         """
@@ -181,7 +181,7 @@ class Store(ABC):
         Claiming again with the same `batch_id` returns what is left of the same batch, never new messages; what was
         released or claimed by others meanwhile has left it, and a batch that all have left is a new one. Of each
         session only the first unfinished message is claimed; with `session_id`, the first `limit` of that session, in
-        order, while nobody else holds one of them. `partitions` keeps to these.
+        order, while no other consumer holds one of them. `partitions` keeps to these.
         """
         raise self._lacks(CLAIM)
 
@@ -195,13 +195,14 @@ class Store(ABC):
         raise self._lacks(CLAIM)
 
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
-        """Makes the lease last `lease` seconds from now; raises LeaseLostError when it is no longer the caller's."""
+        """Makes the lease last `lease` seconds from now; raises LeaseLostError if the caller does not hold it any
+        more."""
         raise self._lacks(RENEW)
 
     # -- other ends a message can come to ----------------------------------------------------------------------
 
     def cancel(self, message_id: str) -> bool:
-        """Takes back a message that is scheduled and was never handed out; False when there is no such message."""
+        """Takes back a message that is scheduled and was never handed out; False if the message does not exist."""
         raise self._lacks(CANCEL)
 
     def defer(self, message: str | Message) -> None:
@@ -221,7 +222,7 @@ class Store(ABC):
         raise self._lacks(DEAD_LETTER)
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
-        """Makes these messages due at another time, unless somebody holds them or they are finished; how many.
+        """Makes these messages due at another time, unless they are leased or finished; returns how many.
 
         `delivery_count` replaces theirs: a lower one backs off less.
         """

@@ -31,8 +31,8 @@ def parse_time(text: str, *, now: datetime | None = None) -> datetime:
         if isinstance(parsed, pendulum.DateTime):
             return datetime.fromtimestamp(parsed.timestamp(), timezone.utc)
     except (ParserError, ValueError, LookupError, OverflowError) as error:
-        raise ConfigurationError(f"{text!r} is no time: {_examples()}") from error
-    raise ConfigurationError(f"{text!r} is no point in time: {_examples()}")
+        raise ConfigurationError(f"invalid time {text!r}: {_examples()}") from error
+    raise ConfigurationError(f"not a point in time: {text!r}: {_examples()}")
 
 
 def parse_past(text: str, *, now: datetime | None = None) -> datetime:
@@ -50,10 +50,10 @@ def parse_duration(text: str) -> float:
     except ValueError:
         duration = _duration(text.strip())
         if duration is None:
-            raise ConfigurationError(f"{text!r} is no duration: write seconds, or PT5M for 5 minutes") from None
+            raise ConfigurationError(f"invalid duration {text!r}: write seconds, or PT5M for 5 minutes") from None
         seconds = duration.total_seconds()
     if not 0 <= seconds < float("inf"):
-        raise ConfigurationError(f"a duration is not negative and has an end, unlike {text!r}")
+        raise ConfigurationError(f"a duration must be finite and >= 0: {text!r}")
     return seconds
 
 
@@ -61,7 +61,7 @@ def _moved(now: datetime, by: timedelta, text: str) -> datetime:
     try:
         return now + by
     except OverflowError as error:
-        raise ConfigurationError(f"{text!r} leads out of the calendar") from error
+        raise ConfigurationError(f"outside the supported date range: {text!r}") from error
 
 
 def _duration(text: str) -> timedelta | None:

@@ -55,7 +55,7 @@ def test_importing_the_worked_example_takes_less_than_two_seconds(imported: dict
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ('chain="orders_chian:chain"', "there is no module 'orders_chian'"),
+        ('chain="orders_chian:chain"', "module 'orders_chian' of the chain"),
         ('chain="orders_chain:chian"', "did you mean"),
         ('chain="orders_chain"', "module:attribute"),
         ('chain="orders_chain:chain", store="sqllite:///x.db"', "did you mean sqlite://"),

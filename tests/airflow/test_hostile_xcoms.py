@@ -72,7 +72,7 @@ def test_the_scheduler_goes_on_after_every_xcom_and_a_task_that_was_lied_to_says
     assert notes == dict(enumerate(COLUMNS.values()))
     assert (airflow.pid("scheduler"), airflow.health()["scheduler"]["status"]) == (scheduler, "healthy")
     assert tasks["replay"]["state"] == "failed"
-    assert "is no list of messages' names" in airflow.task_log("hostile", run_id, "replay")
+    assert "is not a list of message names" in airflow.task_log("hostile", run_id, "replay")
 
 
 def beat(pipeline: OrdersPipeline) -> datetime:

@@ -68,7 +68,7 @@ def test_a_message_for_which_a_service_returns_a_coroutine_that_nobody_awaits_is
     with listener:
         until(lambda: service.errors)
 
-    assert "nobody awaited" in str(service.errors[0])
+    assert "was not awaited" in str(service.errors[0])
     assert get(bus.receiver(queue=queue), dead_lettered=True).body == "a"
 
 

@@ -52,7 +52,7 @@ def test_what_is_set_up_wrongly_ends_with_two_and_one_line_that_says_why(numbers
     done = submit(numbers, output, "process.py", "--chain", "spark_chian:chain", "--run-id", "r", "--work-dir", "w")
 
     assert done.returncode == 2
-    assert "there is no module 'spark_chian'" in done.stdout
+    assert "module 'spark_chian' of the chain" in done.stdout
 
 
 def test_a_batch_that_is_not_held_ends_with_one_and_starts_no_spark_job(numbers: Numbers, output: Path) -> None:

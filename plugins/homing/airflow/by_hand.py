@@ -16,7 +16,7 @@ from homing.stores.sql import OperationEvent, SqlStore
 from homing.stores.sql.operations import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED
 
 _VIA = "airflow"
-#: Whoever cleared a task: Airflow does not tell the task, and keeps it in its audit log.
+#: Stands for the user who cleared a task: Airflow does not tell the task, and keeps it in its audit log.
 _CLEARED = "(Airflow's audit log has who)"
 _UNKNOWN = "(not known)"
 
@@ -49,7 +49,7 @@ def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[s
     """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved.
 
     What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
-    somebody clears such a run, other messages than those count as if they had been asked for by hand.
+    a person clears such a run, messages other than those count as selected by hand.
     """
     rule = rule_of(pipeline)
     event, kept = _event(context, ids, BEGUN), store.operations()
@@ -98,7 +98,7 @@ def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, out
 
 
 def note_clear(pipeline: PipelineSpec, context: Any) -> None:
-    """Writes down that somebody cleared a task of this run, once for each clear."""
+    """Records that a task of this run was cleared, once for each clear."""
     cleared = _clears(context)
     if not cleared:
         return

@@ -25,7 +25,7 @@ def dead_letter_callback(context: Any) -> None:
 
 
 def _has_failed(context: Any, run_id: str) -> bool:
-    """Whether the task is at its end. One that somebody cleared while it ran, or that a killed scheduler left behind,
+    """Whether the task is at its end. One that was cleared while it ran, or that a killed scheduler left behind,
     is ended like one that failed."""
     state = _live_state(context)
     if state != "running":

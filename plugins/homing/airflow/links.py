@@ -16,7 +16,7 @@ class MessagesLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         if operator.pipeline is None:
-            return ""  # a sensor of a store alone: whoever comes after it says what became of the messages
+            return ""  # a sensor of a store alone: the tasks after it tell what became of the messages
         task = {name: getattr(ti_key, name) for name in ("dag_id", "run_id", "task_id", "map_index")}
         return _page(f"homing/messages?{urlencode(task)}")
 

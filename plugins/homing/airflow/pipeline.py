@@ -52,7 +52,7 @@ class PipelineSpec:
     group: str = ""
     #: Up to so many messages are worked on without Spark, where that is on this machine anyway.
     spark_above: int = SPARK_ABOVE
-    #: So many may be replayed by hand within `approval_window` seconds before somebody else must approve it.
+    #: So many may be replayed by hand within `approval_window` seconds before another person must approve it.
     approve_replays_above: int | None = None
     approval_window: float = APPROVAL_WINDOW
     #: The name the chain gave itself, which is what failure records say.
@@ -131,7 +131,7 @@ class PipelineSpec:
 
     @property
     def hold(self) -> float:
-        """For how long a job holds its batch, in seconds: also through the wait for its next try, in which nobody
+        """For how long a job holds its batch, in seconds: also through the wait for its next try, in which no task
         renews the lease. Airflow spreads growing delays up to twice their length."""
         if not self.retry.max_retries:
             return self.lease

@@ -1,7 +1,7 @@
 """Task notes: a task leaves a sentence about its batch; when the run has ended, the scheduler makes it the task's note.
 
 A listener does that, because a task has no way to write a note of its own. It works in the scheduler's session, which
-commits the notes along with the run's end; so nothing that somebody pushed as an XCom may do that session harm.
+commits the notes along with the run's end; so nothing that a task pushed as an XCom may harm that session.
 Imported by every Airflow process: keep it light.
 """
 
@@ -27,7 +27,7 @@ _LONGEST_XCOM = 10 * _LONGEST  # a longer one is not even read
 
 
 def note(operator: Any, context: Any, sentence: str) -> None:
-    """Logs the sentence, and leaves it for whoever writes the task's note: a task cannot write its own."""
+    """Logs the sentence, and leaves it for the listener that writes the task's note: a task cannot write its own."""
     operator.log.info(sentence)
     context["ti"].xcom_push(key=NOTE, value=sentence)
 
@@ -114,7 +114,7 @@ def _write(connection: Any, dag_run: Any, ours: list[str]) -> None:
 
 
 def as_note(value: Any) -> str | None:
-    """A text that every database takes for a note; None for what is no text."""
+    """A text that every database accepts as a note; None for anything but a text."""
     if not isinstance(value, str):
         return None
     text = value.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

@@ -1,6 +1,6 @@
 """The XComs of ours: every key, and how what stands there is read.
 
-Whoever may write XComs may have written it. So it is a claim: taken apart with care where it enters, and it never says
+Any user who may write XComs may have written it. So it is not trusted: it is checked where it enters, and never says
 what is opened. Imported by every Airflow process: keep it light.
 """
 
@@ -45,6 +45,6 @@ def read_names(selected: object) -> list[str]:
         return []
     if not isinstance(selected, list | tuple) or not all(isinstance(name, str) for name in selected):
         raise AirflowFailException(
-            f"the XCom {SELECTED!r} of `select` is no list of messages' names, so `select` did not write it: clear it"
+            f"the XCom {SELECTED!r} of `select` is not a list of message names, so `select` did not write it: clear it"
         )
     return list(selected)

@@ -1,5 +1,5 @@
 """A forked process has none of its parent's threads, and a lock that one of them held stays locked for ever. It has its
-parent's connections too, on which nobody but the parent may speak."""
+parent's connections too, which only the parent may use."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class LetsGo(StartsOver, Protocol):
 
 _known: weakref.WeakSet[StartsOver] = weakref.WeakSet()
 _letting_go: weakref.WeakSet[LetsGo] = weakref.WeakSet()
-#: What is the parent's. It is kept, because what is thrown away might say its farewell on the parent's connection.
+#: Objects of the parent. They are kept: freeing one could send something on the parent's connection.
 _parents: list[Any] = []
 
 
 def start_over_after_fork(thing: StartsOver) -> None:
-    """Has `thing` start over in every process forked from now on, for as long as anybody has it."""
+    """Has `thing` start over in every process forked from now on, as long as it exists."""
     _known.add(thing)
 
 
@@ -48,8 +48,8 @@ def leave_to_parent(*things: Any) -> None:
 
 
 def hang_up(descriptor: int) -> None:
-    """Ends this process's share of a connection of the parent's without a word on it: whatever is written there from
-    now on goes nowhere. So the other side notices when the parent dies, though its child lives."""
+    """Ends this process's share of a connection of the parent's without sending anything: whatever is written there
+    from now on goes nowhere. So the other side notices when the parent dies, though its child lives."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, descriptor, inheritable=False)
     os.close(nowhere)

@@ -11,9 +11,9 @@ from typing import Any
 
 def is_interrupt(error: BaseException) -> bool:
     """Whether this was raised by a person at the keyboard or by a signal handler, such as that of Airflow's
-    `execution_timeout`: then whoever runs the handler is to end, and no message has failed.
+    `execution_timeout`: then the process that runs the handler is to end, and no message has failed.
 
-    A handler's own signal handlers, set only while it runs, are its own affair. Signals are handled in the main thread.
+    A handler's own signal handlers, set only while it runs, do not count. Signals are handled in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

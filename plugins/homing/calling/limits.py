@@ -1,4 +1,4 @@
-"""Sparing whoever is called: so many calls a second, and none for a while after many have failed. Thread-safe."""
+"""Protects destinations: limits the calls per second, and pauses calls after many have failed. Thread-safe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """After `failures` calls that failed one after the other, nobody calls for `pause` seconds; then one call tries.
+    """After `failures` calls that failed one after the other, no call is made for `pause` seconds; then one call tries.
 
     If that one succeeds all may call again, otherwise the pause begins anew. A value: immutable, safe to share.
     """
@@ -28,9 +28,9 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         if type(self.failures) is not int or self.failures < 1:
-            raise ConfigurationError(f"a circuit breaker opens after 1 failure or more, not {self.failures!r}")
+            raise ConfigurationError(f"failures of a circuit breaker must be an integer >= 1, got {self.failures!r}")
         if not _is_positive(self.pause):
-            raise ConfigurationError(f"a circuit breaker's pause is more than 0 seconds, not {self.pause!r}")
+            raise ConfigurationError(f"pause of a circuit breaker must be > 0 seconds, got {self.pause!r}")
 
 
 class Circuit:
@@ -91,7 +91,7 @@ class Rate:
         self, per_second: float, clock: Clock = time.monotonic, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         if not _is_positive(per_second):
-            raise ConfigurationError(f"a rate is more than 0 calls a second, not {per_second!r}")
+            raise ConfigurationError(f"rate must be > 0 calls per second, got {per_second!r}")
         self._interval = 1.0 / per_second
         self._clock = clock
         self._sleep = sleep
@@ -114,7 +114,7 @@ class Guard:
     def __init__(
         self, rate: Rate | None, circuit: Circuit | None, answers: tuple[type[BaseException], ...] = ()
     ) -> None:
-        """`answers` are exceptions that show the other side to be well."""
+        """`answers` are exceptions that prove that the destination works."""
         self.rate = rate
         self._circuit = circuit
         self._answers = answers

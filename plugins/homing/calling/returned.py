@@ -1,4 +1,4 @@
-"""What a handler may not return: whatever shows that the work is not done. One rule for chain, listener and bus."""
+"""Results that a handler may not return, because they show unfinished work. One rule for chain, listener and bus."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FUTURES = (asyncio.Future, concurrent.futures.Future)
 def fault_of(returned: Any) -> BaseException | None:
     """The error of a handler that returned this; None when it may be taken for the result of work that is done.
 
-    A returned exception is that error itself. A generator, a coroutine nobody awaited and their like have run nothing,
-    and of a Future it is not known how it ends. Several of them in a list, tuple, set or dict are no better than one.
+    A returned exception is that error itself. A generator or a coroutine that was not awaited has not run, and the
+    result of a Future is not known yet. Several of them in a list, tuple, set or dict are no better than one.
     """
     fault = _fault_of(returned)
     if fault is None and isinstance(returned, (list, tuple, set, frozenset, dict)):
@@ -36,12 +36,12 @@ def _fault_of(returned: Any) -> BaseException | None:
     if isinstance(returned, type) and issubclass(returned, BaseException):
         return TypeError(f"it returned the exception type {returned.__qualname__}; an error is raised, not returned")
     if inspect.iscoroutine(returned):
-        returned.close()  # nobody will await it
-        return TypeError("it returned a coroutine that nobody awaited, which has run nothing; await it")
+        returned.close()  # it is never awaited
+        return TypeError("it returned a coroutine that was not awaited and has not run; await it")
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):
-        return TypeError(f"it returned a {kind}, a generator which has run nothing; do the work before returning")
+        return TypeError(f"it returned a {kind}, which has not run yet; do the work before returning")
     if isinstance(returned, _FUTURES):
-        return TypeError(f"it returned a {kind}, of which nobody knows how it ends; wait for its result")
+        return TypeError(f"it returned a {kind}, which may not have ended; wait for its result")
     return None
 
 

@@ -57,7 +57,7 @@ def text_of(error: BaseException) -> str:
 def sign_of(error: BaseException) -> str:
     """What a log may say of an error: its type, and where it was raised. Never an error itself.
 
-    Not its text, nor that of what caused it: whoever raised it may have put a message's content there. The text is in
+    Not its text, nor that of what caused it: it may contain a message's content. The text is in
     the failure record, where contents are. Errors of stores and the like, which are ours, are told in full, and of an
     error of the system its number, in the system's words.
     """

@@ -114,8 +114,8 @@ class Batch:
         return [head for held in self.held() for head in self._holding.heads_of(held)]
 
     def is_new(self, part: Held) -> bool:
-        """Whether all messages of this part have come to the run as they were stored: held by nobody before, and
-        failed for nobody."""
+        """Whether all messages of this part have come to the run as they were stored: never leased and never failed
+        before."""
         return part.store is self._stores.store and part.lease.new and not self.unfinished(self.run_id)
 
     def outstanding(self, flows: Sequence[str]) -> bool:
@@ -129,7 +129,7 @@ class Batch:
         return False
 
     def crashed_before(self) -> bool:
-        """Whether somebody died who held one of these messages: then they are better taken one at a time."""
+        """Whether a process died that held one of these messages: then they are better taken one at a time."""
         for held in self.held():
             lease = held.lease
             mine = [Condition("batch_id", "=", lease.batch_id), Condition("lock_token", "=", lease.lock_token)]
@@ -148,7 +148,7 @@ class Batch:
 
     def settle(self) -> Settlement:
         """The end of a first pass: complete messages are acknowledged, failed ones wait in the failure store for
-        their replay, and those that nobody got to are released.
+        their replay, and those that were not reached are released.
 
         Of a step that did not come to its end, the message that was in hand has failed. Where it is not known which it
         was, a crash is counted for each that may be the one; with the store's `max_deliveries` it has failed, too.
@@ -168,8 +168,8 @@ class Batch:
         return self._settling.settle(failed_to=self._stores.dead_letters)
 
     def reject(self, ids: Collection[str | MessageRef]) -> Settlement:
-        """Brings these failures to the dead-letter store as they are: somebody said that they are not to be replayed.
-        A replay that names them takes them up from there."""
+        """Brings these failures to the dead-letter store as they are: a person decided that they are not to be
+        replayed. A replay that names them takes them up from there."""
         self.reclaim(ids)
         return self._settling.settle(failed_to=self._stores.dead_letters, tried=False)
 
@@ -181,11 +181,11 @@ class Batch:
         )
 
     def is_open(self, step: str) -> bool:
-        """Whether somebody works at this step of the run, or died at it lately: its lease has not run out."""
+        """Whether a process works on this step of the run, or died at it lately: its lease has not run out."""
         return self._stores.ledger.is_open(self.run_id, step)
 
     def close_step(self, step: str) -> None:
-        """Ends a step that somebody ended on purpose: whatever it had in hand is not to blame. What still runs of it
+        """Ends a step that was stopped on purpose: the message it was working on is not to blame. What still runs of it
         stops at its next record."""
         self._stores.ledger.close_step(self._stores.ledger.open_step(self.run_id, step, DEFAULT_LEASE))
 

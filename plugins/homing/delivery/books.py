@@ -77,7 +77,7 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     states = iter(list(stores.store.states()))
     failed = _present(stores.failures.states())
     dead = _present(stores.dead_letters.states())
-    # Last: whoever forgets a message says so before anything of it is gone.
+    # Last: erasure writes its tombstone before it removes anything.
     forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
     books = Books(destinations={flow: Column() for flow in flows}, since=oldest[0].enqueued_at if oldest else None)
     while page := list(islice(states, _PAGE)):

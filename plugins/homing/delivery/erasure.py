@@ -1,9 +1,9 @@
 """Erasure: a message that a person asked to have forgotten goes from every place its pipeline has.
 
-First a tombstone says which message it is, without saying anything of it: whoever dies half-way is finished by who
-forgets the same id again, and the books know that nothing was lost. Then everything of it goes, in the direction in
-which messages travel, so that it cannot get behind who removes it, and the ledger last: as long as something of the
-message may be replayed, that is not delivered twice.
+First a tombstone says which message it is, without saying anything of it: if this process dies half-way, the work is
+finished by the one that forgets the same id again, and the books know that nothing was lost. Then everything of it
+goes, in the direction in which messages travel, so that it cannot get behind who removes it, and the ledger last: as
+long as something of the message may be replayed, that is not delivered twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Erased:
 
 
 def find(stores: PipelineStores, text: str) -> list[MessageRef]:
-    """The messages that this id or name may mean, those included that somebody began to forget."""
+    """The messages that this id or name may mean, including those whose erasure was begun."""
     named = MessageRef.of_name(text)
     ids = [text] if named is None else [text, named.id]
     found = [ref for refs in resolve(stores, [text]).values() for ref in refs]
@@ -79,7 +79,7 @@ def forget(
     what the runs that had them in hand left in work directories, and returns the names of the folders. May be done
     again, and finishes what was interrupted.
 
-    Raises StillHeldError, which says until when, for a message that somebody works on, or may.
+    Raises StillHeldError, which says until when, for a message that a process works on, or may.
     """
     if not reason.strip():
         raise ConfigurationError("say why: a message is forgotten for a reason, and no other trace is left of it")

@@ -146,7 +146,7 @@ def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Messag
 
 
 def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:
-    # Whatever somebody else wrote there is no failure of a message.
+    # Entries that other programs wrote there are not failures of messages.
     waiting = [(each, record, ref_of(record)) for each in page if (record := record_in(each)) is not None]
     known = stores.ledger.known([ref.id for _, _, ref in waiting])
     for each, record, ref in waiting:

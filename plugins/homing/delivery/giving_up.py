@@ -1,4 +1,4 @@
-"""Giving messages up by hand: whoever operates a pipeline says that these are not to be delivered."""
+"""Dead-letters messages by hand: an operator decides that they are not to be delivered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEASE = 60.0
 def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[str]:
     """Moves those of these messages that wait, or have failed, to the dead-letter store; their ids.
 
-    What somebody holds, and what is finished, is left alone. Copied before it is acknowledged, as everywhere.
+    Leased and finished messages are left as they are. Copied before it is acknowledged, as everywhere.
     """
     batch = Batch(stores, f"homing dead-letter/{uuid4()}", flows=())
     stores.store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)

@@ -5,7 +5,7 @@ holds is written to the target first, and acknowledged at the source only when i
 between, the source hands the message out again and the target, which knows its id, does not store it twice.
 
 Brokers let different messages have the same id. One that is not what the target holds under its id is stored under
-another, which its content decides, so that it is known too when it comes again. Where somebody has sent something else
+another, which its content decides, so that it is known too when it comes again. If a producer has sent something else
 by that one, it gets a random id.
 """
 
@@ -87,7 +87,7 @@ def _retrieve(source: Store, limit: int) -> list[Message]:
 
 def _store_or_release(group: Sequence[Message], source: Store, target: Store) -> tuple[list[Message], int]:
     """As `_store`, tried again while the target is away for a moment. In the end the messages are released: had they
-    to wait until their leases run out, the source would count that as a death of whoever had them."""
+    to wait until their leases run out, the source would count that as a crash of their consumer."""
     try:
         for pause in _PAUSES:
             try:
@@ -117,14 +117,18 @@ def _store(group: Sequence[Message], source: Store, target: Store) -> tuple[list
     stored, others, new = _store_named([(message, message.id) for message in group], source, target)
     if others:
         log.warning(
-            "%d messages of store %r are not those that store %r knows by their ids, the first is %s: they get others",
+            "%d messages of store %r reuse an id that store %r has with other content, first %s; stored as <id>~<hash>",
             len(others), source.name, target.name, others[0].id,
         )  # fmt: skip
         more, others, fresh = _store_named([(message, _other_id(message)) for message in others], source, target)
         stored, new = stored + more, new + fresh
     if others:
-        # Whoever sends messages can work that id out too, and have sent something else by it. A random one he cannot.
-        log.warning("message %s of store %r has both its ids taken: it gets a random one", others[0].id, source.name)
+        # A producer can compute that id too and may have sent something else under it, but cannot guess a random one.
+        log.warning(
+            "both ids of message %s of store %r are taken by other content; stored under a random id",
+            others[0].id,
+            source.name,
+        )
         written, fresh = _write(
             [(message, _beside(message, secrets.token_hex(8))) for message in others], source, target
         )

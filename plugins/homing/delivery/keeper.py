@@ -1,4 +1,4 @@
-"""LeaseKeeper: the heartbeat of whoever works on a batch, which keeps the batch and the right to record meanwhile."""
+"""LeaseKeeper: a heartbeat that keeps a batch, and the right to record in the ledger, while work goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LeaseKeeper:
     """Renews, three times per lease and in a thread, what the batch held when this was made, while the block lasts.
 
     When a lease is lost, `on_lost` is called once, to stop the job, and leaving the block raises LeaseLostError. A
-    database that is away for a moment is no loss yet.
+    database that is unavailable for a moment is not a loss yet.
     """
 
     def __init__(self, batch: Batch, ledger: Ledger, fence: Fence, lease: float, on_lost: Callable[[], object]) -> None:

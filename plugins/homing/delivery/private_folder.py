@@ -1,4 +1,4 @@
-"""Folders that nobody else on this machine can read, replace or have made first.
+"""Folders that no other user of this machine can read, replace or have created first.
 
 What lies in them is believed and run: payloads on their way, code for Spark's executors, archives of classes.
 """
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 def make_private_folder(path: str | Path) -> None:
     """Makes the folder and those above it, for this user alone; one that is there must be this user's alone.
 
-    Every level is looked at without following links: whoever can write to one could put another folder in its place.
+    Every level is looked at without following links: a user who can write to one could put another folder in its place.
     Raises WorkDirError, which says whose it is or who can write to it.
     """
     absolute = os.path.abspath(path)  # noqa: PTH100 - which resolves no links
@@ -46,7 +46,7 @@ def make_private_folder(path: str | Path) -> None:
         if stat.S_IMODE(found.st_mode) & 0o077:
             raise WorkDirError(
                 f"the folder {absolute} is open to other users (mode {stat.S_IMODE(found.st_mode):o}): "
-                f"choose another, or chmod 700 it once nobody else's files are in it"
+                f"choose another, or chmod 700 it once no other user's files are in it"
             )
     finally:
         os.close(descriptor)
@@ -90,7 +90,7 @@ def _open_level(name: str, above: int) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=above)
     except FileNotFoundError:
-        with suppress(FileExistsError):  # somebody was faster; whose it is will be seen
+        with suppress(FileExistsError):  # another process was faster; the owner is checked below
             os.mkdir(name, 0o700, dir_fd=above)
         return os.open(name, _FOLDER, dir_fd=above)
 

@@ -32,9 +32,8 @@ def replay_here(
 
     At most `rate` messages per second. The batch and the right to record are held for `lease` seconds at a time, and
     renewed however long a message takes or waits for its turn. Neither acknowledges nor dead-letters: that is
-    `batch.finish_replay()`.
-    Raises LeaseLostError when somebody took the batch over meanwhile, and ChainError, before any message has run, for
-    a chain with handlers that take DataFrames.
+    `batch.finish_replay()`. Raises LeaseLostError when another process took the batch over meanwhile, and ChainError,
+    before any message has run, for a chain with handlers that take DataFrames.
     """
     chain.refuse_dataframes()
     fence = stores.ledger.open_step(batch.run_id, "replay", lease)
@@ -49,7 +48,7 @@ def replay_here(
         for number, (row, copies) in enumerate(_rows(batch)):
             turn = began + number / rate if rate else began
             if lost.wait(max(0.0, turn - time.monotonic())):
-                break  # what is left is somebody else's by now, which the keeper says
+                break  # the rest belongs to another process by now; the keeper raises it
             if careful:
                 stores.ledger.suspect(fence, suspects.one(records.about(row, copies=copies)))
             tally.update(_replay(stores, chain, row, copies, fence))

@@ -1,8 +1,8 @@
 """Retention: what is finished is removed some time later, the message first and its ledger last.
 
 In this order, because a message without its ledger would look as if it had never been delivered, while a ledger without
-its message is of nothing that could still be delivered. Whoever dies in between leaves the ledger, and the next one
-removes it.
+its message is of nothing that could still be delivered. A process that dies in between leaves the ledger, and the next
+one removes it.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class Settling:
     # -- sorting -----------------------------------------------------------------------------------------------
 
     def _held_again(self) -> Iterator[Held]:
-        """What the run holds, and what it held until its lease ran out, unless somebody else has it by now."""
+        """What the run holds, and what it held until its lease ran out, unless another run has it by now."""
         run_id = self._holding.run_id
 
         def again(store: SqlStore) -> tuple[SqlStore, BatchLease | None]:
@@ -351,7 +351,7 @@ def was_delivered(entries: dict[str, Entry]) -> bool:
 def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done.
 
-    Who names no destinations cannot tell, and gets a no.
+    Without flows, returns False.
     """
     source = entries.get(SOURCE_FLOW)
     if source is not None and source.state == DROPPED:
@@ -366,7 +366,7 @@ def _weight(row: Row) -> int:
 
 def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Message], dict[str, str]]:
     """Those of these copies that the other store takes, and why it does not take the others. What came in through
-    `store()` leaves room for its record; what somebody wrote into the table need not."""
+    `store()` leaves room for its record; what other programs write into the table may not."""
     large = {one: str(why) for one, copy in copies.items() if (why := to.refusal(copy)) is not None}
     for one, text in large.items():
         log.error("message %s stays where it is, dead: %s", one, text)

@@ -1,4 +1,4 @@
-"""Suspects: what a step had in hand when whoever ran it died, as it was noted in the ledger before.
+"""Suspects: what a step was working on when its process died, as noted in the ledger before.
 
 A suspect is one message, which is then known to be the one, or a part of a batch from one row's id to another's, which
 is what a DataFrame handler works on.
@@ -16,7 +16,7 @@ from homing.failure import WORKER_CRASH, worker_crash
 from homing.ledger import FAILED, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
 
-# Whoever raises one of these lives, and says why it ends.
+# A process that raises one of these is alive, and tells why it ends.
 _SAID = (Exception, KeyboardInterrupt, SystemExit)
 
 
@@ -49,13 +49,14 @@ def part(span: Span) -> str:
 
 
 def span_of(fence: Fence) -> Span | None:
-    """The part that was in hand; None when it was a single message, or nobody knows."""
+    """The part that was being worked on; None if it was a single message, or is unknown."""
     named = None if fence.suspect is None else decode(JSON, fence.suspect)
     return Span(**named) if isinstance(named, dict) else None
 
 
 def blame(ledger: Ledger, fence: Fence) -> str | None:
-    """Records as failed the one message that was in hand; its id, or None when there were several or nobody knows."""
+    """Records as failed the one message that was being worked on; its id, or None if there were several or none
+    known."""
     named = None if fence.suspect is None else decode(JSON, fence.suspect)
     if not isinstance(named, list) or len(named) != _NAMED:
         return None
@@ -69,8 +70,8 @@ def blame(ledger: Ledger, fence: Fence) -> str | None:
 def until_the_end(
     ledger: Ledger, fence: Fence, *, is_death: Callable[[BaseException], bool] = lambda _: False
 ) -> Iterator[None]:
-    """Closes the step at the end of the block, also when an exception ends it: that is no death, and no message is to
-    blame, unless `is_death` knows by it that somebody else has died."""
+    """Closes the step at the end of the block, also when an exception ends it: that is not a crash, and no message is
+    to blame, unless `is_death` recognises in it that another process has died."""
     try:
         yield
     except BaseException as error:

@@ -1,7 +1,7 @@
 """The work directory: what one step of a run leaves for the next, until the run is settled.
 
 It is a local path, or the URL of any file system that Spark's Hadoop can reach (`hdfs://…`, `s3a://…`). Names below it
-are texts throughout: a URL is no path of this machine.
+are texts throughout: a URL is not a path of this machine.
 
 Others may be able to write there. Which files are to be read, and what is in them, is said by the ledger alone.
 """
@@ -47,7 +47,7 @@ class Files(Folders, Protocol):
         """Whether there is a folder of this name."""
 
     def digest(self, name: str) -> str | None:
-        """The SHA-256 of a file's bytes, in hexadecimal digits; None when there is no such file."""
+        """The SHA-256 of a file's bytes, in hexadecimal digits; None if the file does not exist."""
 
     def below(self, name: str) -> list[str]:
         """The names, from there on, of the files below a folder; without those that begin with `_` or `.`."""
@@ -147,11 +147,11 @@ class WorkDir:
         if left is None or not self._files.has_folder(folder):
             return None
         if not all(map(_OUTPUT.fullmatch, left)):
-            raise WorkDirError(f"the ledger names files outside {folder}: somebody else wrote into it")
+            raise WorkDirError(f"the ledger names files outside {folder}: it was written by another program")
         return {f"{folder}/{name}": digest for name, digest in left.items()}
 
     def copies(self, run_id: str) -> Iterator[BinaryIO] | None:
-        """The same files on this machine, one after the other, each as a copy that nobody else can reach and that is
+        """The same files on this machine, one after the other, each as a copy that no other user can reach and that is
         closed before the next: what is read is what was checked, whatever happens to the file meanwhile."""
         left = self._left(run_id)
         return None if left is None else (copy for name, digest in left.items() for copy in _copy(name, digest))
@@ -227,7 +227,7 @@ def erase(place: str, run_ids: Iterable[str], elsewhere: Folders) -> list[str]:
 def _touched(folder: Path) -> float:
     try:
         return max(each.lstat().st_mtime for each in (folder, *folder.rglob("*")))
-    except FileNotFoundError:  # somebody is at work there
+    except FileNotFoundError:  # another process works there
         return time.time()
 
 

@@ -109,7 +109,7 @@ class Board:
             held = self._held.get(_key(message))
             if held is None:
                 news = True
-                # One that came back although nobody gave it back may have taken its last consumer down.
+                # One that came back unsettled may have crashed its last consumer.
                 suspect = type(message.delivery_count) is int and message.delivery_count > 1
                 memo = self._memos.pop(message.id, None) or Memo(0.0, alone=suspect)
                 delivery = Delivery(message, attempts=memo.attempts, alone=memo.alone, renew_at=renew_at)

@@ -1,4 +1,4 @@
-"""Delivery: one message in the hands of a listener."""
+"""Delivery: one message that a listener works on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Delivery:
     #: Attempts so far, those before it went back to its store included.
     attempts: int = 0
     began: int = 0
-    #: Whether it must not share a call with others: nobody knows yet that it harms none of them.
+    #: Whether to deliver it alone: it may crash a batch.
     alone: bool = False
     #: How to settle it and what to count then, where that is decided and only the store did not answer.
     verdict: tuple[bool, str] | None = None
@@ -57,12 +57,13 @@ class Delivery:
 
     @property
     def stored_at(self) -> float:
-        """When it was stored, as far as anybody knows."""
+        """When it was stored, if that is known."""
         enqueued = self.message.enqueued_at
         return self.taken_at if enqueued is None else enqueued.timestamp()
 
     def take_back_attempt(self) -> None:
-        """The call said nothing about this message: it was no attempt of it. The next one is for it alone."""
+        """The call did not tell about this message, so it does not count as an attempt. The next call is for it
+        alone."""
         self.attempts -= 1
         self.alone = True
 

@@ -77,7 +77,7 @@ class Run:
         # The list may grow meanwhile: a handler that hangs is replaced.
         while alive := self._alive():
             if self.board.is_stopped:
-                return False  # stopped meanwhile: nobody watches any more over a handler that hangs
+                return False  # stopped meanwhile: nothing watches for hung handlers any more
             left = 0.1 if limit is None else min(0.1, limit - time.monotonic())
             if left <= 0:
                 return False

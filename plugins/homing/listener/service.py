@@ -23,7 +23,7 @@ _CONVENTION = Convention(
 
 
 class UnsaidError(Exception):
-    """A call for several messages failed, and nobody knows for which of them. Its cause is what was raised."""
+    """A call for several messages failed without telling for which of them. Its cause is what was raised."""
 
 
 class Service:
@@ -59,7 +59,7 @@ class Service:
         """Hands the messages over, and returns what became of each. Blocking; waits for coroutines.
 
         Whatever is raised, SystemExit and its like included, is a failure of messages: of all of them if it is the only
-        one, else of nobody knows which, and then UnsaidError is raised.
+        one; otherwise it is not known of which, and UnsaidError is raised.
         """
         if not self.is_batch:
             return [self._call_one(message) for message in messages]

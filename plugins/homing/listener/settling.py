@@ -119,7 +119,7 @@ class Settler:
 
     def keep(self, delivery: Delivery, delay: float) -> None:
         """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
-        # Before anybody may take it up again: should this process die meanwhile, it died of no message that waits.
+        # Before it is available again: if this process dies meanwhile, no waiting message is to blame.
         self._rest(delivery)
         if not self._board.again(delivery, delay):
             self._let_go(delivery)
@@ -277,7 +277,7 @@ class Settler:
         return True
 
     def bring_dead(self) -> None:
-        """Brings what the store gave up, because whoever handled it died, to the dead-letter store: copied there before
+        """Moves what the store gave up, because its consumers died, to the dead-letter store: copied there before
         it is finished here."""
         dead, page, after = self._config.dead_letter_store, list[Message](), 0
         if dead is None or not {BROWSE, DEAD_LETTER} <= self._store.features:
@@ -286,7 +286,7 @@ class Settler:
             after = page[-1].sequence_number or after + 1
             for message in page:
                 if message.dead_letter_reason != CRASHED:
-                    continue  # somebody else's decision, or not to be read
+                    continue  # dead for another reason, or unreadable
                 why = message.dead_letter_description or CRASHED
                 error = error_info(CRASHED, why, self._service, attempt=message.delivery_count)
                 self._store_dead(dead, Delivery(message), error)
@@ -321,14 +321,14 @@ class Settler:
         except Exception as trouble:
             if ENVELOPE not in dead.features:
                 raise
-            # What does not fit is in the headers too, as far as anybody may want to know it.
+            # What does not fit there is in the headers too, as far as it is useful.
             log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, sign_of(trouble))
             dead.store(letter.content, id=letter.id, headers=letter.headers)
 
     def _taken_in(self, delivery: Delivery, record: Mapping[str, Any]) -> dict[str, Any]:
         """Which message it is, for its record, where that can be told.
 
-        A record that somebody moved here by hand is a failure of its own: the dead letter it was before may still have
+        A record that a person moved here is a separate failure: the dead letter it was before may still have
         the id, and a store takes each id once.
         """
         known, number = ref_of(record), delivery.message.sequence_number

@@ -28,7 +28,7 @@ class StoreListener:
     """
 
     def __init__(self, store: Store, config: ListenerConfig | None = None) -> None:
-        """Raises ConfigurationError for what is no store, or a dead-letter store that is the store itself."""
+        """Raises ConfigurationError for anything but a store, or a dead-letter store that is the store itself."""
         if not isinstance(store, Store):
             raise ConfigurationError(f"a listener listens to a Store, not to {store!r}")
         self._config = ListenerConfig() if config is None else config
@@ -105,7 +105,7 @@ class StoreListener:
             self._forget(run)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits until somebody stops the listener, `timeout` seconds at most; whether it has stopped."""
+        """Waits until the listener is stopped, `timeout` seconds at most; returns whether it has stopped."""
         limit = None if timeout is None else time.monotonic() + timeout
         while self.is_running:
             if limit is not None and time.monotonic() >= limit:

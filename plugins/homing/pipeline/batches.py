@@ -56,7 +56,7 @@ def _attempts(destination: Handler, trials: list[_Trial], attempt: int) -> Itera
 
 
 class _UnsaidError(Exception):
-    """A call for several messages failed, and nobody knows for which of them."""
+    """A call for several messages failed without telling for which of them."""
 
 
 def _call(destination: Handler, trials: Sequence[_Trial]) -> list[Answer]:

@@ -133,10 +133,10 @@ class HandlerChain:
     def replay(self, failed: Message | Mapping[str, Any]) -> ExecutionResult:
         """Carries a failed message through the chain again: all processors, the destinations not yet done.
 
-        `failed` is a message of a failure store or a dead-letter store, whoever wrote it there, a failure record, or
+        `failed` is a message of a failure store or a dead-letter store, written there by anything, a failure record, or
         an ExecutionError's `message`. Raises
         ExecutionError if it fails again: its `message` knows what is done by now. The failure store is not
-        written, since whoever replays still has the entry and must not acknowledge it then. Raises
+        written, since the caller still has the entry and must not acknowledge it then. Raises
         UnreadableMessageError for what is not a failure record of this chain.
         """
         record = FailureRecord.of(failed) if isinstance(failed, Message) else read_record(failed)

@@ -19,7 +19,7 @@ class MessageContext:
     """One message on its way: the original, its content as it is now, and properties.
 
     What a handler gets from here is its own: changing a content or a property value in place changes it for
-    nobody else. Content changes by what a transformer returns, properties by `set_property`. Not shared
+    no other handler. Content changes by what a transformer returns, properties by `set_property`. Not shared
     between threads: every destination gets a `copy()`.
     """
 
@@ -106,7 +106,7 @@ class MessageContext:
         }
 
     def copy(self) -> MessageContext:
-        """An independent context in the same state. Cheap: content is copied when somebody asks for it."""
+        """An independent context in the same state. Cheap: content is copied on first access."""
         twin = MessageContext(self._message, content=self._content)
         # Property values are only ever replaced, never changed in place, so the two may share them.
         twin._properties = self._properties.copy()

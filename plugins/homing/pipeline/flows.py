@@ -104,7 +104,7 @@ class RouterFlow:
     """A router that picks the destination flow for each message."""
 
     router: Handler
-    #: The destinations it has picked, for as long as anybody has them: what they opened is to be closed.
+    #: The destinations it has picked, as long as they are in use: what they opened is to be closed.
     picked: weakref.WeakSet[Handler] = field(default_factory=weakref.WeakSet, compare=False, repr=False)
 
     @property

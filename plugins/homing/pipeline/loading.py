@@ -55,7 +55,7 @@ def _import(module_name: str, reference: str) -> ModuleType:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _broken(module_name, reference, error) from error
         raise ChainImportError(
-            f"there is no module {error.name!r} for the chain {reference!r}; looked in {_places()}. "
+            f"module {error.name!r} of the chain {reference!r} not found; looked in {_places()}. "
             "Put the directory it is in on PYTHONPATH"
         ) from error
     except (Exception, SystemExit) as error:

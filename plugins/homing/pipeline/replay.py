@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class ReplayConfig:
     """How a chain replays by itself what failed; the values mean what they mean for a listener.
 
-    It listens to `replay_store` if there is one, for replay on demand, else to the chain's failure store. What fails
-    1 + `max_retries` replays, and what is no failure record of the chain, goes to `dead_letter_store`; without one, or
+    It listens to `replay_store` if there is one, for replay on demand, else to the chain's failure store. What fails 1
+    + `max_retries` replays, and what is not a failure record of the chain, goes to `dead_letter_store`; without one, or
     while it is down, it stays where it is.
     """
 
@@ -46,7 +46,7 @@ class ReplayConfig:
         policy = ListenerConfig(
             max_retries=self.max_retries, retry_interval=self.retry_interval, retry=self.retry
         ).policy
-        # What is no failure record never becomes one.
+        # What is not a failure record never becomes one.
         return ListenerConfig(
             polling_interval=self.polling_interval,
             dead_letter_store=self.dead_letter_store,
@@ -60,7 +60,7 @@ class ReplayConfig:
 class ReplayService:
     """The service of the replay listener."""
 
-    #: What it listens to holds failure records, which a chain wrote, or somebody who wants them replayed.
+    #: It listens to failure records, written by a chain or by a person who wants them replayed.
     takes_records = True
 
     def __init__(self, chain: HandlerChain) -> None:
@@ -68,7 +68,7 @@ class ReplayService:
         self.records_of = "" if chain.failure_store is None else name_of(chain.failure_store)
 
     def on_message(self, message: Message) -> None:
-        """Replays one entry. Raises UnreadableMessageError for what is no record, Progress where it failed again."""
+        """Replays one entry. Raises UnreadableMessageError for anything but a record, Progress if it failed again."""
         before = FailureRecord.of(message)
         try:
             self._chain.replay(message)
@@ -88,7 +88,7 @@ def moved_on(error: ExecutionError, before: Mapping[str, Any]) -> Progress:
 
 
 def make_replay_listener(chain: HandlerChain, config: ReplayConfig) -> StoreListener:
-    """The listener, not started. Raises ChainError where there is no store to listen to."""
+    """The listener, not started. Raises ChainError without a store to listen to."""
     store = chain.failure_store if config.replay_store is None else config.replay_store
     if store is None:
         raise ChainError(f"chain {chain.name!r} has replay= but no failure store and no replay store to listen to")

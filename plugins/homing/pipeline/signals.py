@@ -1,4 +1,4 @@
-"""What a handler raises to steer its chain. A signal is no failure, so it is not in the error tree."""
+"""What a handler raises to steer its chain. A signal is not a failure, so it is not in the error tree."""
 
 from __future__ import annotations
 

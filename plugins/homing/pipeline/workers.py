@@ -22,9 +22,9 @@ PATIENCE = 30.0
 
 
 class _Job(Generic[T]):
-    """A call that whoever comes first runs: a thread of the pool, or the caller when it is free itself.
+    """A call that is run by whichever is free first: a thread of the pool, or the caller itself.
 
-    So fast calls need not wait for a thread to wake up, and a pool that is busy holds nobody up.
+    So fast calls need not wait for a thread to wake up, and a busy pool delays no call.
     """
 
     __slots__ = ("_call", "_claim", "_context", "_done", "_result")

@@ -1,6 +1,6 @@
 """Homing on Spark: the data source `homing`, the engine that runs a chain over DataFrames, and a lake to deliver to.
 
-Names are loaded on first use: whoever imports `homing.spark.submit` to start a job need not have pyspark.
+Names are loaded on first use: importing `homing.spark.submit` to start a job does not need pyspark.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Alone:
     """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for.
 
     For chains without DataFrame handlers and work directories on this machine. A message that kills takes this process
-    with it: its step stays open, and whoever comes next knows.
+    with it: its step stays open, and the next attempt sees that.
     """
 
     pipeline: Pipeline
@@ -82,7 +82,7 @@ class Alone:
             yield from steps.process(self._task(), Parts.of(place, held, 1, None).pages())
 
     def _held(self) -> frozenset[MessageRef]:
-        """What was left by a process of long ago may name messages that somebody else holds by now."""
+        """What a process left long ago may name messages that another run holds by now."""
         return frozenset(head.ref for head in self.batch.heads())
 
     def _deliver_batches(

@@ -180,7 +180,7 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
         if killer := suspects.blame(ledger, fence):
             log.warning("message %s kills the worker that handles it: it is left out", killer)
         if fence.crashed:
-            log.warning("somebody died who had messages of this batch: going on one at a time")
+            log.warning("a worker crashed in this batch; continuing one message at a time")
         try:
             with suspects.until_the_end(ledger, fence, is_death=is_death):
                 run(fence)
@@ -204,7 +204,7 @@ def _end(code: int, reason: str) -> int:
 
 
 def _end_when_told() -> None:
-    """Makes SIGTERM an exception: whoever ends a job, because its time is up or somebody said so, has it die of no
+    """Makes SIGTERM an exception: when a job is ended, by a timeout or by a person, that is the fault of no
     message."""
 
     def end(number: int, _: object) -> None:

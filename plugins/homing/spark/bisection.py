@@ -25,7 +25,7 @@ class Bisection(Generic[T]):
     """Makes a call for items, in parts that adapt to how many of them it fails for.
 
     Each item ends in one call that did not raise, or in `give_up` with the error of a call for it alone; or it is not
-    tried, when too many calls have failed. What is raised and is no fault of an item passes through.
+    tried, when too many calls have failed. An error that no item caused passes through.
     """
 
     call: Callable[[Sequence[T]], object]

@@ -59,7 +59,7 @@ DOES_NOT_FIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 def to_batch(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     """An Arrow batch of these rows; keys the schema does not have are left out.
 
-    A row that does not fit, which only somebody who writes into the table himself can make, becomes unreadable alone.
+    A row that does not fit, which only other programs that write into the table can make, becomes unreadable alone.
     """
     rows = list(rows)
     try:
@@ -79,7 +79,7 @@ def _fitted(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
         try:
             pa.scalar(row[field.name], type=field.type)
         except DOES_NOT_FIT:  # whose text has the value, and Spark would log it
-            faults.append(f"{field.name}: a {type(row[field.name]).__name__} that is no {field.type}")
+            faults.append(f"{field.name}: a {type(row[field.name]).__name__} that is not a {field.type}")
             fitted[field.name] = None
     if faults:
         fitted.update(encoding=UNFIT, message="; ".join(faults))

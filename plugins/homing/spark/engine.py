@@ -175,7 +175,7 @@ class Engine:
                 each = partial(self._each, rate=rate)
                 total = self._whole().deliver(flow, messages, self._through, each, rate)
             else:
-                # What was left by a process of long ago may name messages that somebody else holds by now.
+                # What a process left long ago may name messages that another run holds by now.
                 held = frozenset(head.ref for head in self.batch.heads())
                 total = self._each(name, messages, 0, held, rate)
         tell(self.batch, f"to {name}: {dict(total) or 'nothing to deliver'}", total)
@@ -252,7 +252,7 @@ def _as_processed(stored: DataFrame) -> DataFrame:
 
 
 def _readable(messages: DataFrame) -> DataFrame:
-    """The same, raising for a message that nobody can read once its content is looked at."""
+    """The same, raising for an unreadable message once its content is looked at."""
     content = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
     return messages.withColumn("message", content)
 

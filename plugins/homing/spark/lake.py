@@ -27,8 +27,8 @@ def parquet_lake(path: str, *, name: str = "lake") -> Handler:
 
     Idempotent per batch: what is there of a message's batch is not added again, so that a replay, or a job that died
     after writing, adds nothing twice. Any number of jobs may add at the same time. It returns when what it added can be
-    read, and raises LakeError, which is nobody's fault, when it cannot. Written without Python per row; `message` holds
-    the content as text.
+    read, and raises LakeError, which no message is to blame for, when it cannot. Written without Python per row;
+    `message` holds the content as text.
     """
     folder = path.rstrip("/") or path
 

@@ -48,7 +48,7 @@ class Range(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """`spark.read.format("homing").option("url", …).load()`: messages of a store, whether or not somebody holds them.
+    """`spark.read.format("homing").option("url", …).load()`: messages of a store, leased or not.
 
     Options: `messages`: "waiting" (the default: all that are not finished), "failed" (those that wait in the pipeline's
     failure store for their replay), "dead" (kept aside by the store) or "all"; or `batch`, the id of a claimed batch,

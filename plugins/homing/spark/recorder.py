@@ -1,4 +1,4 @@
-"""Recorder: an executor's pen for the ledger."""
+"""Recorder: buffers ledger entries on an executor and flushes them in chunks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Recorder:
     """Writes entries in small chunks soon after each delivery, and the rest at the end of the block.
 
     Raises LeaseLostError when the step was taken over: the caller must stop delivering. After a crash of the step, each
-    message is named in the ledger before it is handled, so that whoever comes after the next crash knows it.
+    message is named in the ledger before it is handled, so that the attempt after the next crash knows it.
 
-    With a `part`, Spark's task, nobody else is at work on it for long: of two copies of a task that run at the same
+    With a `part`, Spark's task, no other process works on it for long: of two copies of a task that run at the same
     time, the one that began first records what it has delivered and stops with LeaseLostError.
     """
 
@@ -51,7 +51,7 @@ class Recorder:
             self._ledger.suspect(self._fence, suspects.one(entry))
 
     def rest(self) -> None:
-        """Says, after a crash, that no message is in hand: what comes now is no message's doing."""
+        """Notes, after a crash, that no message is being handled: what happens now is the fault of none."""
         if self.careful:
             self._flush(suspect=True)
 

@@ -29,9 +29,9 @@ def is_crash(error: BaseException) -> bool:
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether somebody died, be it Spark's own process. Any other exception is raised by one who lives.
+    """Whether a process died, which may be Spark's own. Any other exception comes from a living process.
 
-    Whoever tidies up after a death meets errors of another kind: the death is then what they came of.
+    Cleaning up after a death raises other errors: then the death is among their causes.
     """
     return any(_tells_of_death(each) for each in _with_origins(error))
 

@@ -1,7 +1,8 @@
 """Staging: rows are written apart from the lake they are for, and put in place file by file.
 
-Spark's own way to append stages below one folder, `_temporary`, whoever writes; the first job that ends removes it with
-what the others have in it. Here every job has a folder of its own below `_staging`, which readers do not look into.
+Spark's own way to append stages below one folder, `_temporary`, for all writers; the first job that ends removes it
+with what the others have in it. Here every job has a folder of its own below `_staging`, which readers do not look
+into.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Staging:
 
     def put_in_place(self) -> list[str]:
         """Moves what was written to where it is read; where that is. Nothing is overwritten: Spark gives every file a
-        name that no other has. Who dies in between has put some of it there, and whoever comes next adds the rest."""
+        name that no other has. A process that dies in between has put some of it there, and the next one adds the
+        rest."""
         put = []
         for name in self.files.below(self.place):
             target = f"{self.lake}/{name}"
@@ -59,5 +61,5 @@ class Staging:
                 made = name.partition("-")[0]
                 if made.isdecimal() and int(made) + _ABANDONED_AFTER < time.time():
                     self.files.remove(f"{self.lake}/{_STAGING}/{name}")
-        except (LakeError, OSError, Py4JError) as error:  # in nobody's way: readers do not see it
+        except (LakeError, OSError, Py4JError) as error:  # harmless: readers do not see it
             log.warning("what was staged for the lake %s stays there for now: %s", self.lake, error)

@@ -81,7 +81,7 @@ def _ledger(store_url: str) -> Ledger:
 def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
     """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
     chain, ledger = task.load_chain(), task.ledger()
-    # Of what is only begun here, whoever ends it says that it failed no more.
+    # If messages are only begun here, the step that ends them records that they do not fail any more.
     ends = stop is None or stop >= len(chain.source.processors)
     with task.recorder() as recorder:
         leg = Leg(SourceFlow(chain.source.processors[:stop]), SOURCE_FLOW, DROPPED, recorder)
@@ -120,7 +120,7 @@ def go_on(
         leg = Leg(SourceFlow(processors[start:stop]), flow_name, left_out, recorder)
         for batch in batches:
             messages = list(rows_of(batch))
-            # Whoever planned this left out what a worker died of, unless the crash was in this very flow.
+            # The plan left out what a worker died of, unless the crash was in this very flow.
             known = task.ledger().known([row["id"] for row in messages]) if task.fence.crashed else {}
             left = Left()
             for place, row in enumerate(messages):
@@ -287,7 +287,7 @@ def _deliver(
         try:
             contexts.append(_context(row))
             about.append(entry)
-        except ContentError as error:  # a DataFrame handler may write what is no JSON
+        except ContentError as error:  # a DataFrame handler may write invalid JSON
             recorder.add(entry._replace(error=describe(error, "read", 1)))
             yield FAILED
     if about:

@@ -2,7 +2,7 @@
 
 A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
 which of them makes it fail is found by trying smaller parts: what is recorded as failed has failed alone. What it works
-on is noted in the ledger before: should it kill even the driver, then whoever comes next knows where to look.
+on is noted in the ledger before: if it kills even the driver, the next attempt knows where to look.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class WholeBatch:
             out = _ids(frame)
             watch.verify()
             _refuse_twice(out)
-        self.ledger.record(self.fence, [])  # raises when the step was taken over: somebody else delivers by now
+        self.ledger.record(self.fence, [])  # raises if the step was taken over: another process delivers by now
         state, result = DELIVERED, None
         try:
             result = flow.destination.function(frame) if out else None
@@ -243,7 +243,7 @@ class WholeBatch:
     def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str], dict[str, Entry]]:
         """What is to be delivered, in order of id; what is not, by its state; and what the ledger has about them."""
         rows = processed.select("table_id", "sequence", "id").toArrow().to_pylist()
-        # What was left by a process of long ago may name messages that somebody else holds by now.
+        # What a process left long ago may name messages that another run holds by now.
         held = {head.ref: head for head in self.batch.heads()}
         refs = [MessageRef.of(*row.values()) for row in rows]
         found = [held[ref] for ref in refs if ref in held]
@@ -282,7 +282,7 @@ class WholeBatch:
         return Bisection(call, give_up, self._is_fault, lambda head: head.message_id in known)
 
     def _tell_untried(self, number: int) -> None:
-        """They are settled as what nobody got to: released, and the next run takes them."""
+        """They are settled as messages that were not reached: released, and the next run takes them."""
         if number:
             log.warning("batch %s: %d messages were not tried, because too many fail", self.batch.run_id, number)
 

@@ -35,7 +35,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     `read_only` is for SQL stores: the database then refuses whatever would write, and no table is made.
 
     `env:NAME` stands for the URL in the environment variable NAME, so that a password need not be written anywhere
-    else. Raises UnknownStoreError for a scheme nobody answers to, ConfigurationError for a malformed URL.
+    else. Raises UnknownStoreError for an unknown scheme, ConfigurationError for a malformed URL.
     """
     url = resolve_url(url)
     check_scheme(url)

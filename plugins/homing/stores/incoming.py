@@ -39,7 +39,7 @@ def refuse_unfit(message: Message) -> None:
         if text is not None and type(text) is not str:
             raise UnstorableContentError(f"a message's {name} is a text, not a {type(text).__name__}")
         if text and not is_unicode(text):
-            raise UnstorableContentError(f"a message's {name} holds a lone surrogate, which is no character")
+            raise UnstorableContentError(f"{name} contains a lone surrogate, which is not a character")
     if not message.id or len(message.id) > MAX_ID:
         raise UnstorableContentError(f"a message id has 1 to {MAX_ID} characters, not {len(message.id or '')}")
     for name, kind in _KINDS.items():

@@ -50,7 +50,7 @@ def client_context(
         context.check_hostname = verify and check_hostname
         context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
         if cert_file is not None:
-            # An empty passphrase: nobody is there to be asked for one.
+            # An empty passphrase: no one is there to type one.
             context.load_cert_chain(cert_file, key_file, password="")
     except (OSError, ValueError) as error:  # an SSLError is an OSError
         raise ConfigurationError(f"the files for TLS cannot be used: {error}") from error

@@ -48,7 +48,7 @@ def test_a_rate_is_shared_by_those_who_call_at_the_same_time() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, float("inf"), True, "10"])
 def test_a_rate_that_cannot_be_is_refused(bad: object) -> None:
-    with pytest.raises(ConfigurationError, match="calls a second"):
+    with pytest.raises(ConfigurationError, match="calls per second"):
         Rate(bad)  # type: ignore[arg-type]
 
 

@@ -88,7 +88,7 @@ def test_what_shows_that_the_work_is_done_is_a_result() -> None:
 
 def test_a_coroutine_that_nobody_awaited_is_refused_and_closed() -> None:
     coroutine = _coroutine()
-    assert "nobody awaited" in str(fault_of(coroutine))
+    assert "was not awaited" in str(fault_of(coroutine))
     with pytest.raises(RuntimeError, match="cannot reuse"):
         coroutine.send(None)
 

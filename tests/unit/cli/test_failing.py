@@ -120,7 +120,7 @@ def test_what_somebody_else_replays_is_left_to_them(
     answer = homing("replay", failed, "--chain", chain, "-o", "json")
 
     assert (answer.code, answer.data["replayed"]) == (1, 0)
-    assert "somebody else" in answer.err
+    assert "replayed by another process" in answer.err
 
 
 def test_dead_letter_moves_a_waiting_message_with_its_reason(homing: Shell, chain: str, stores: PipelineStores) -> None:

@@ -130,7 +130,7 @@ def test_what_somebody_works_on_is_refused_and_stays(homing: Shell, pipeline: Pi
 
     answer = homing("forget", held, "--reason", "asked for")
 
-    assert (answer.code, "somebody works on it" in answer.err, "UTC" in answer.err) == (1, True, True)
+    assert (answer.code, "it is leased until" in answer.err, "UTC" in answer.err) == (1, True, True)
     assert pipeline.stores.store.count()["leased"] == 1
 
 

@@ -142,7 +142,7 @@ def test_a_store_that_a_typo_names_is_not_found_and_not_made(
     answer = homing(*(words.get(word, word) for word in command))
 
     assert (answer.code, answer.out) == (1, "")
-    assert "there is no store 'ordres'" in answer.err
+    assert "store 'ordres' does not exist" in answer.err
     assert ("which has orders:" in answer.err) == (file == "x.db")
     assert (tmp_path / file).exists() == (file == "x.db")
     with open_store(f"sqlite:///{tmp_path}/x.db?store=orders") as store:

@@ -59,7 +59,7 @@ def test_a_dry_run_stores_nothing(homing: Shell, stores: PipelineStores) -> None
         (("1", "oops"), "message 2 is not JSON"),
         (("1", "2", "--id", "m"), "--id works for one message only"),
         (("1", "--header", "a"), "NAME=VALUE"),
-        (("1", "--at", "tomorrow"), "no time"),
+        (("1", "--at", "tomorrow"), "invalid time 'tomorrow'"),
         (("--file", "/nowhere/at/all"), "cannot read"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_message_whose_id_is_no_text_is_dead_lettered_and_can_be_replayed(worl
 
     assert batch.settle().acknowledged == 1
     assert world.got == ["good"]
-    assert (world.letter().dead_letter_reason, "no text: X'" in world.letter().dead_letter_description) == (
+    assert (world.letter().dead_letter_reason, "not text: X'" in world.letter().dead_letter_description) == (
         "unreadable",
         True,
     )

@@ -89,7 +89,7 @@ def test_missing_module_is_named_with_the_places_searched(tmp_path: Path, monkey
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "gone")])
     with pytest.raises(ChainImportError) as failure:
         load_chain("orders_nowhere:chain")
-    assert "no module 'orders_nowhere'" in str(failure.value)
+    assert "module 'orders_nowhere' of the chain" in str(failure.value)
     assert str(tmp_path) in str(failure.value)
     assert "gone" not in str(failure.value)
     assert isinstance(failure.value.__cause__, ModuleNotFoundError)
@@ -102,7 +102,7 @@ def test_places_searched_are_kept_short(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_missing_submodule_is_named() -> None:
-    with pytest.raises(ChainImportError, match=r"no module 'homing\.orders_nowhere'"):
+    with pytest.raises(ChainImportError, match=r"module 'homing\.orders_nowhere' of the chain"):
         load_chain("homing.orders_nowhere:chain")
 
 

@@ -43,7 +43,7 @@ def test_tables_are_not_changed_while_somebody_else_changes_them(mariadb: Any, m
     with engine.connect() as somebody, opened(database) as store:
         somebody.execute(sa.text("select get_lock('homing_schema', 1)"))
 
-        with pytest.raises(StoreUnavailableError, match="somebody else changes its tables"):
+        with pytest.raises(StoreUnavailableError, match="another process was still changing its tables"):
             store.store("a")
 
         somebody.execute(sa.text("select release_lock('homing_schema')"))

@@ -113,7 +113,7 @@ def make_replay_dag(
     dag_arguments: dict[str, Any],
 ) -> DAG:
     """select ─▶ (approve ─▶) replay ─▶ settle, in a DAG of its own."""
-    # Failures would wait for a paused replay, and nobody pauses or unpauses it but by hand.
+    # Failures would wait for a paused replay, and only a person pauses or unpauses it.
     dag_arguments = {"is_paused_upon_creation": False, **dag_arguments}
     with DAG(dag_id, schedule=None, params=replay_params(), **dag_arguments) as dag:
         # Said outright, because a task group of another DAG may be open.

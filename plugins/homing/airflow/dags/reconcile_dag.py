@@ -27,11 +27,11 @@ from homing.pipeline import load_chain
 
 
 class ReconcileOperator(BaseOperator):
-    """Settles the batches whose lease ran out and that nobody has claimed since, dead-letters what its store gave up,
+    """Settles the batches whose lease ran out and that were not claimed since, dead-letters what its store gave up,
     and has stranded failures replayed. Idempotent; harmless beside a pipeline that runs.
 
-    What cannot be done holds up nothing else, and fails the task at its end. While the chain cannot be imported, nobody
-    knows when a message is complete: then all that did not fail is released.
+    What cannot be done delays nothing else, and fails the task at its end. While the chain cannot be imported, it
+    is unknown when a message is complete: then all that did not fail is released.
     """
 
     def __init__(

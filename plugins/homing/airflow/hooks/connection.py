@@ -49,7 +49,7 @@ def url_of(connection: ConnectionFields, options: str = "", *, in_environment: b
     if connection.conn_type == _SERVICE_BUS:
         return _service_bus_url(connection, fields, dict(parse_qsl(options)))
     if connection.conn_type != OURS:
-        # The password of a connection of another type is no store's URL, and nobody's to read.
+        # The password of a connection of another type is not a store's URL, and must not be read.
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} is of type {connection.conn_type!r}: a store is named by one of "
             f"type {OURS!r} or {_SERVICE_BUS!r}"

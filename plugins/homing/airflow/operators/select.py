@@ -1,4 +1,4 @@
-"""What a replay is about: selected once, frozen in an XCom, and approved by somebody when it is much."""
+"""The messages of a replay: selected once, frozen in an XCom, and approved by a person when they are many."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ASK_AGAIN = 86_400.0  # seconds
 
 
 def replay_params() -> dict[str, Param]:
-    """The form of a replay that somebody triggers by hand. What is left empty does not narrow it down."""
+    """The form of a replay that is triggered by hand. Empty fields do not narrow the selection."""
     text = ["null", "string"]
     when = "2026-12-01 02:00 Europe/Berlin, or PT1H for an hour ago"
     return {
@@ -48,7 +48,7 @@ def replay_params() -> dict[str, Param]:
             title="Rate",
             description="Messages per second at most; runs in the task, unless handlers take DataFrames",
         ),
-        "reason": Param(None, type=text, title="Reason", description="Why, for whoever reads the operations later"),
+        "reason": Param(None, type=text, title="Reason", description="The reason; recorded with the operation"),
         "dry_run": Param(False, type="boolean", title="Dry run", description="Say what would happen, deliver nothing"),
     }
 
@@ -98,11 +98,11 @@ class SelectOperator(BaseOperator):
 
 
 class ApproveReplayOperator(ApprovalOperator):
-    """Asks somebody before more messages are replayed than the pipeline lets pass unasked. Replays by hand count
+    """Asks a person before more messages are replayed than the pipeline allows without approval. Replays by hand count
     together for `approval_window` seconds, and who asked for one cannot approve it.
 
-    Nobody else replays them while the question is open. It is asked again after a day, in another run, for this one may
-    be gone. What is refused becomes dead letters: only people replay those.
+    No other run replays them while the question is open. It is asked again after a day, in another run, for this one
+    may be gone. What is refused becomes dead letters: only people replay those.
     """
 
     template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)

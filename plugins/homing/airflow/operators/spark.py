@@ -42,7 +42,7 @@ class PipelineJobOperator(SparkSubmitOperator):
     template_fields = (*SparkSubmitOperator.template_fields, FIELD)
 
     def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
-        # Spark's own INFO lines would bury what happened to the messages.
+        # Spark's own INFO lines would hide what happened to the messages.
         conf = {"spark.log.level": "WARN", **(kwargs.pop("conf", None) or {})}
         # Another try starts another job, which takes over what is left; it is not to wait for the one it replaces.
         super().__init__(**{"durable": False, **kwargs, "conf": conf})
@@ -66,7 +66,7 @@ class PipelineJobOperator(SparkSubmitOperator):
 
     @contextmanager
     def _ending_no_message(self, run_id: str) -> Iterator[None]:
-        """A job that Airflow ends, because its time is up or somebody said so, has died of no message."""
+        """A job that Airflow ends, by a timeout or by a person, is the fault of no message."""
         try:
             yield
         except BaseException as error:
@@ -270,7 +270,7 @@ class ReplayOperator(PipelineJobOperator):
             if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):
                 raise AirflowFailException(
                     f"the replay of these {len(self._names)} messages was not approved: `select` selected others, or "
-                    "somebody changed its XCom since"
+                    "its XCom has been changed since"
                 )
             self._begun = True
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.chain_name)
@@ -303,7 +303,7 @@ class ReplayOperator(PipelineJobOperator):
             super().on_kill()
             return
         # Called while a message is in hand, by the handler of SIGTERM: this ends the replay, and fails no message.
-        raise AirflowTaskTerminated("somebody ended the replay: what it had in hand stays where it was")
+        raise AirflowTaskTerminated("the replay was ended by hand: its messages stay where they were")
 
     def _replay_here(self, run_id: str, rate: float) -> None:
         with open_pipeline_stores(*self.pipeline.urls()) as stores, load_chain(self.pipeline.chain) as chain:

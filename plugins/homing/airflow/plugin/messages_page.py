@@ -1,7 +1,7 @@
 """What became of the messages of a task's batch, as a page of Airflow's API server. Reads only, and shows no content.
 
-Which stores it asks stands in the serialized DAG, and which batch follows from the run: whoever can write an XCom of a
-DAG has no say in either. Loaded on first use.
+Which stores it asks stands in the serialized DAG, and which batch follows from the run: a user who can write an XCom of
+a DAG has no say in either. Loaded on first use.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def messages(
 
 
 def _not_found() -> HTTPException:
-    return HTTPException(404, "there is no such task, or it handles no messages")
+    return HTTPException(404, "the task does not exist, or handles no messages")
 
 
 def _about(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> TaskMessages | None:

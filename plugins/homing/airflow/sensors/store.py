@@ -41,7 +41,7 @@ class StoreSensor(BaseSensorOperator):
     Bound to the run: a retry finds the same batch again, and a run that was cleared gets what of its batch failed,
     never new messages. When none of it is left, the run is skipped.
 
-    It listens for a `pipeline`, or to a SQL `store` alone; then whoever comes after it claims the same batch with
+    It listens for a `pipeline`, or to a SQL `store` alone; then the next task claims the same batch with
     `store.claim(n, batch_id=...)` and settles it. It waits in the triggerer, unless `mode` is given ("poke" or
     "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds.
     """
@@ -90,7 +90,7 @@ class StoreSensor(BaseSensorOperator):
     def _trigger(self, dag: Any) -> StoreTrigger:
         source = self.pipeline.source if self.pipeline else None
         store = self.pipeline.store if self.pipeline else self.store
-        # Where other runs have places of their own, there is nobody to give way to.
+        # Where other runs have places of their own, there is no run to give way to.
         give_way_to = dag.dag_id if dag.max_active_runs == 1 else None
         pipeline = self.pipeline is not None
         return StoreTrigger(store or "", self.polling_interval, give_way_to, source, pipeline=pipeline)

@@ -45,7 +45,7 @@ class StoreEventTrigger(BaseEventTrigger):
         return f"<{type(self).__name__}>"  # Airflow's own would show the store's URL
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """For whoever drives the trigger by itself, such as MessageQueueTrigger; it cannot tell what was stored."""
+        """For code that runs the trigger directly, such as MessageQueueTrigger; it cannot tell what was stored."""
         hints = Hints(**self.serialize()[1])
         async for hint, _ in hints.open_stream():
             yield TriggerEvent(hint)

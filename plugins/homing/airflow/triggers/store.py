@@ -29,7 +29,7 @@ TRY_EVERY = 15.0  # seconds
 
 class StoreTrigger(BaseTrigger):
     """Fires once something is due, or once another run of the DAG `give_way_to` is queued: a run that listens holds
-    the only place, and one that somebody cleared to replay it must not wait for the next message.
+    the only place, and one that was cleared to replay it must not wait for the next message.
 
     `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids; `polling_interval` is in
     seconds. In the store of a `pipeline` nothing is due that waits for the replay of another message of its session.

@@ -48,7 +48,7 @@ def class_archive(folder: Path | None = None) -> Iterator[Start]:
         yield Start({})
         return
     archive = folder / name
-    make_private_folder(folder)  # an archive is code: somebody else's would be run
+    make_private_folder(folder)  # an archive is code: another user's would be run
     if archive.exists():
         yield Start(_environment(f"-XX:SharedArchiveFile={archive}"))
         return

@@ -127,7 +127,8 @@ class Job:
         return dict(zip((STORE, DEAD_LETTER_STORE), self.urls, strict=True))
 
     def _python_path(self) -> list[str]:
-        """Where the chain's module was found: whoever starts a job may find it in ways that Spark does not know."""
+        """Where the chain's module was found: the process that starts a job may find it in ways that Spark does not
+        have."""
         load_chain(self.chain)
         source = Path(sys.modules[self._module].__file__ or "")
         above = self._module.count(".") + (source.stem == "__init__")

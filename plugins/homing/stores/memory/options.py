@@ -29,9 +29,9 @@ class Options:
     backoff: float = 0.0
     #: For how long an id is known after its message was stored; 0: as long as the message is kept.
     duplicate_window: float = 0.0
-    #: Acknowledged messages are forgotten so long after their acknowledgement; 0: only when purge() says so.
+    #: Acknowledged messages are removed this long after their acknowledgement; 0: only by purge().
     purge_after: float = 600.0
-    #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
+    #: The number of partitions, so that consumers can share the store; 0: none.
     partitions: int = 0
     #: No message of more bytes is taken in: its content and headers as they are written down, and its other texts.
     max_message_bytes: int = DEFAULT_BYTES
@@ -52,7 +52,9 @@ def parse_url(url: str) -> tuple[str, Options]:
     names = {name for name in (parts.netloc + parts.path, options.pop("store", "")) if name}
     name = names.pop() if len(names) == 1 else ""
     if not _NAME.fullmatch(name):
-        raise ConfigurationError("a memory store is named once, in letters, digits, _ . and -, such as memory://orders")
+        raise ConfigurationError(
+            "invalid memory store URL: give one name of letters, digits, _ . and -, such as memory://orders"
+        )
     known = {field.name: type(field.default) for field in fields(Options)}
     for key in options:
         if key not in known:
@@ -67,5 +69,5 @@ def _number(key: str, text: str, kind: type) -> Any:
     except ValueError:
         value = -1
     if not (0 < value < float("inf") or (value == 0 and may_be_nothing)):
-        raise ConfigurationError(f"the store option {key} is a positive number, not {text!r}")
+        raise ConfigurationError(f"the store option {key} must be > 0, got {text!r}")
     return value

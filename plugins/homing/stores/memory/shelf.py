@@ -1,4 +1,4 @@
-"""What a memory store holds, in the order in which it is due. Not locked: the store does that."""
+"""The messages of a memory store, in the order in which they are due. Not locked: the store does that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, SCHEDULED, Enc
 class Entry:
     """One message and where it stands. Times are nanoseconds.
 
-    `message` carries everything but the content, which is kept encoded: nobody can change it from outside.
+    `message` carries everything but the content, which is kept encoded, so that no caller can change it.
     `time_next` is when it is due, or when its lease ends. `stamp` counts the changes, so that what the heaps say
     about an earlier state is recognised as stale; `parked` says that it waits for its turn in its session, at `turn`.
     A lease that ran out leaves its `lock_token` behind.
@@ -50,7 +50,7 @@ class Entry:
 
 
 class Shelf:
-    """The messages of one name. `changed` is the lock, and is notified when something may have become due."""
+    """The messages of one store name. `changed` is the lock, and is notified when something may have become due."""
 
     def __init__(self) -> None:
         self.changed = Condition()
@@ -79,7 +79,7 @@ class Shelf:
         self.leave_batch(entry)
 
     def place(self, entry: Entry, state: str) -> None:
-        """Puts an entry where its new state belongs; whoever calls has set its times."""
+        """Puts an entry where its new state belongs; the caller has set its times."""
         entry.state, entry.parked = state, False
         entry.stamp += 1
         if state in (AVAILABLE, SCHEDULED, LEASED):
@@ -99,7 +99,7 @@ class Shelf:
     # -- time passes -------------------------------------------------------------------------------------------
 
     def advance(self, now: int, max_deliveries: int, name: str) -> None:
-        """Makes ready what has become due, takes back leases that ran out, keeps aside what expired or crashes."""
+        """Makes due messages available, takes back leases that ran out, and dead-letters what expired or crashes."""
         for entry in self._pop_until(self._waiting, now):
             if entry.state == LEASED:
                 entry.crashes += 1
@@ -167,7 +167,7 @@ class Shelf:
         return found
 
     def session_head(self, session_id: str, limit: int) -> list[Entry]:
-        """The first entries of a session, in order, up to one that is not due; none while somebody holds one."""
+        """The first entries of a session, in order, up to one that is not due; none while one of them is leased."""
         found = []
         for *_, entry in self._sessions.get(session_id, [])[:limit]:
             if entry.state == LEASED:
@@ -217,7 +217,7 @@ class Shelf:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def join_batch(self, entry: Entry, batch_id: str | None) -> None:
-        """It is in this batch from now on, or in none, and in no other."""
+        """Puts it into this batch, or into none, and takes it out of its old one."""
         if entry.batch_id == batch_id:
             return
         self.leave_batch(entry)

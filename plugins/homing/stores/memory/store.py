@@ -140,7 +140,7 @@ class MemoryStore(Store):
         self._refuse(transaction)
         outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
         if len(outcomes) != len(messages):
-            raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
+            raise ConfigurationError(f"{len(messages)} messages need {len(messages)} outcomes, got {len(outcomes)}")
         with self._now() as now:
             held = [self._held(*self._claimed_as(message)) for message in messages]
             if len(set(map(id, held))) < len(held):
@@ -336,7 +336,7 @@ class MemoryStore(Store):
             raise ConfigurationError(
                 f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
             )
-        # What was stored when there were more partitions, or none, belongs to whoever comes first.
+        # Messages stored when there were more partitions, or none, belong to the first consumer that asks.
         return lambda number: number is None or number in partitions or number >= known
 
     def _lease(
@@ -440,12 +440,12 @@ def _copied_headers(message: Message) -> dict[str, Any]:
 
 def _refuse_lease(limit: int, lease: float | None) -> None:
     if limit < 1 or (lease is not None and lease <= 0):
-        raise ConfigurationError(f"a claim needs a positive limit and lease, not {limit} and {lease}")
+        raise ConfigurationError(f"limit and lease must be > 0, got {limit} and {lease}")
 
 
 def _nanoseconds(value: datetime) -> int:
     if value.tzinfo is None:
-        raise UnstorableContentError(f"times are aware: {value} has no time zone")
+        raise UnstorableContentError(f"{value} has no time zone: give an aware datetime")
     since = value - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return (since.days * 86_400 + since.seconds) * _NANOSECONDS + since.microseconds * 1000
 

@@ -60,7 +60,7 @@ class Consumer:
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def next(self) -> Delivery | None:
-        """The next message, held by nobody yet; None when the queue has nothing ready."""
+        """The next message, not leased yet; None if the queue has nothing ready."""
         self._last_asked = now = time.monotonic()
         if now >= self._earliest:
             self.take_back_overdue()
@@ -86,7 +86,7 @@ class Consumer:
         self._arrived.appendleft(delivery)
 
     def token(self, delivery: Delivery) -> str:
-        """What fences this delivery: nobody else, and no other connection, ever gets the same."""
+        """What fences this delivery: no other consumer, and no other connection, ever gets the same."""
         return f"{self._token}.{self._epoch}.{delivery.tag}"
 
     def hold(self, delivery: Delivery, token: str, lease: float) -> None:
@@ -161,7 +161,7 @@ class Consumer:
         self.discard(held.delivery)
 
     def discard(self, delivery: Delivery) -> None:
-        """Acknowledges a delivery nobody holds."""
+        """Acknowledges a delivery that no caller holds."""
         self._acknowledged.add(delivery.tag)
         if len(self._acknowledged) >= self._group:
             self._send_acknowledged()

@@ -1,10 +1,10 @@
 """Between a Message and what AMQP carries: a body, a few properties, a table of headers.
 
 The body is the encoded content. AMQP's `type` says how to read it, and when it was stored:
-"homing/json/1794914256155700". A message without it is a stranger's, and is read as what its content type says, else as
-text, else as bytes. The caller's headers travel as JSON text, because AMQP's own tables change types. Bookkeeping that
-a message must not lose on its way back into the queue is in headers too. Most messages have none of either: a table
-takes longer to read than all other properties. Times are microseconds since 1970.
+"homing/json/1794914256155700". A message without it was not sent by Homing; it is read as its content type says, else
+as text, else as bytes. The caller's headers travel as JSON text, because AMQP's own tables change types. Bookkeeping
+that a message must not lose on its way back into the queue is in headers too. Most messages have none of either: a
+table takes longer to read than all other properties. Times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Delivery:
         self.properties = properties
         self.body = body
         self.headers: dict[str, Any] = properties.headers or {}
-        #: How often it came back into the queue from somebody's hands since it was put there.
+        #: How often it came back into the queue from a consumer since it was put there.
         self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
-        #: None on a stranger's. Whatever strangers write, nothing is raised here, where pika would lose its connection.
+        #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
         self.mark = _mark(properties.type) or _earlier_mark(self.headers)
         self.plain = not (redelivered or self.headers) and self.mark is not None
-        # A stranger's message without an id gets one, which it keeps if it goes back into the queue.
+        # A foreign message without an id gets one, which it keeps if it goes back into the queue.
         self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
 
     def number(self, header: str) -> int:
@@ -138,8 +138,8 @@ def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
 
 
 def waiting(parcel: Parcel, queue: str, seconds: float) -> Parcel:
-    """The same, to arrive in the queue after so many seconds, at most LONGEST, whatever the clock of this process says:
-    the next one who has it may have another."""
+    """The same, to arrive in the queue after so many seconds, at most LONGEST. Independent of this process's clock:
+    the next consumer's may differ."""
     exchange, routing_key, _ = delay_route(queue, seconds)
     return Parcel(parcel.message_id, exchange, routing_key, parcel.properties, parcel.body)
 
@@ -233,7 +233,7 @@ def due_at(delivery: Delivery) -> float:
 
 
 def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
-    """The message of a stranger, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
+    """A foreign message, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
     properties, headers = delivery.properties, delivery.headers
     theirs = {key: _plain(value) for key, value in headers.items() if not key.startswith((_OURS, *_BROKERS))}
     return Message(
@@ -275,7 +275,7 @@ def _strange_content(delivery: Delivery) -> Any:
 
 
 def _broker_reason(headers: dict[str, Any]) -> str | None:
-    """Why the broker itself put a message among the dead; a wait that ended is no reason."""
+    """Why the broker itself dead-lettered a message; an expired delay does not count."""
     deaths = headers.get("x-death")
     for death in deaths if isinstance(deaths, list) else ():
         if isinstance(death, dict) and ".delay." not in str(death.get("queue")):
@@ -327,7 +327,7 @@ def _datetime(microseconds: Any) -> datetime | None:
 
 
 def _said_by_a_stranger(seconds: Any) -> datetime | None:
-    """The time somebody wrote on a message, who may have written anything."""
+    """The time that a foreign sender wrote on a message; it may be anything."""
     try:
         return _datetime(seconds * 1_000_000)
     except (OverflowError, TypeError):

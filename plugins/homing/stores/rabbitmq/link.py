@@ -1,8 +1,8 @@
 """One connection with one channel, driven by whichever thread holds its lock.
 
 pika's event loop runs only inside the calls below, so a caller waits for exactly what it asked for, confirms can be
-in flight by the thousand, and nothing happens behind a caller's back. Between calls somebody must `poll` now and
-then, or heartbeats stop.
+in flight by the thousand, and nothing happens behind a caller's back. Between calls the owner must `poll` regularly,
+ or heartbeats stop.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MOST_KEPT = 128 * 1024  # bytes
 
 
 class Connection(pika.SelectConnection):  # type: ignore[misc]
-    """Hands many frames to the socket at once: pika itself makes a system call for each. And passes by those who wait
-    for answers when a message arrives: pika looks for them at every frame.
+    """Hands many frames to the socket at once: pika itself makes a system call for each. And skips the search for
+     waiting callbacks when a message arrives: pika does it at every frame.
 
-    Should pika ever send or receive frames by another way, they go that way, and only the speed is lost.
+    If a later pika sends or receives frames in another way, this is bypassed, and only the speed is lost.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -54,7 +54,7 @@ class Connection(pika.SelectConnection):  # type: ignore[misc]
             self.keep()
 
     def _process_callbacks(self, frame_value: Any) -> bool:
-        """Whether the frame was somebody's answer, who has it now."""
+        """Whether the frame was the answer to a request, and was passed on."""
         if type(frame_value) is not frame.Method or type(frame_value.method) is spec.Basic.Deliver:
             return False
         return bool(super()._process_callbacks(frame_value))
@@ -210,8 +210,8 @@ class Link:
         fault = fault_of(reason)
         if fault is not None:
             raise TlsError(
-                f"store {self._name!r}: TLS with RabbitMQ on {where} failed: {fault}. Nothing was sent; mend the "
-                "certificate, or what the URL says of it"
+                f"store {self._name!r}: TLS with RabbitMQ on {where} failed: {fault}. Nothing was sent; fix the "
+                "certificate, or the URL's TLS options"
             ) from reason
         detail = "the connection is closed" if reason is None else repr(reason)
         raise StoreUnavailableError(f"store {self._name!r}: RabbitMQ on {where} cannot be used: {detail}") from reason

@@ -1,4 +1,4 @@
-"""Sending: persistent, mandatory, confirmed by the broker, many confirms in flight."""
+"""Publisher: sends messages, persistent, mandatory and confirmed by the broker, with many confirms in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOGETHER = 50
 
 
 class Publisher:
-    """A connection of its own for sending: when the broker holds back senders, consumers can still acknowledge."""
+    """Sends over its own connection: when the broker blocks publishers, consumers can still acknowledge."""
 
     def __init__(self, parameters: Any, options: Options, *, only_looks: bool = False) -> None:
         self._name = options.name
@@ -25,7 +25,7 @@ class Publisher:
         self._queue_type = options.queue_type
         self.link = Link(parameters, options.name, timeout=options.timeout, prepare=self._prepare)
         self._levels = 0  # so many are known to be there
-        self._is_doubtful = False  # whether some of them are gone
+        self._is_doubtful = False  # whether some of them may be gone
         self._sent = 0  # on this channel: the broker counts with us
         self._first = 0  # the number of the first parcel of this call
         self._confirmed = bytearray()  # one byte for each parcel of this call
@@ -51,7 +51,7 @@ class Publisher:
             except StoreUnavailableError as error:
                 raise self._unfinished(parcels, error) from error
             except BaseException:
-                self.link.close()  # the answers still to come must not be taken for those to the next call
+                self.link.close()  # answers that are still to come must not be mixed up with those of the next call
                 raise
             if self._refused or self._returned:
                 raise self._not_taken(parcels)
@@ -84,7 +84,7 @@ class Publisher:
         method = frame.method
         last = method.delivery_tag - self._first
         if last < 0:
-            return  # of an earlier call, which nobody waits for any more
+            return  # the answer to an earlier call, which is over
         first = self._open_from if method.multiple else last
         taken = method.NAME == "Basic.Ack"
         for index in range(first, last + 1):
@@ -110,7 +110,7 @@ class Publisher:
         if len(parcels) == 1:
             return StoreUnavailableError(f"message {parcels[0].message_id} may or may not be stored: {error}")
         return PartlyStoredError(
-            f"{len(stored)} of {len(parcels)} messages are stored, of the others it is not known; "
+            f"{len(stored)} of {len(parcels)} messages are stored, the others may or may not be; "
             f"store them again under the same ids: {error}",
             ids=[parcel.message_id for parcel in parcels],
             stored=stored,
@@ -121,7 +121,7 @@ class Publisher:
         if self._returned:
             message_id, why = next(iter(self._returned.items()))
             self._is_doubtful = True
-            self.link.close()  # a queue is missing: the next connection makes it anew
+            self.link.close()  # a queue is missing: the next connection creates it again
         else:
             message_id, why = parcels[self._refused[0]].message_id, "refused, as a full queue does"
         return StoreError(
@@ -172,7 +172,7 @@ class Publisher:
             return self._queue_length(queue) is not None
 
     def _queue_length(self, queue: str) -> int | None:
-        """None when there is no such queue."""
+        """The number of ready messages; None if the queue does not exist."""
         answer = look(self.link, "queue_declare", queue=queue)
         return None if answer is None else int(answer.method.message_count)
 

@@ -136,7 +136,7 @@ class RabbitStore(Store):
         now, queue = time.time(), self.name
         messages = [as_message(content) for content in contents]
         for message in messages:
-            # A dead letter keeps what was written on it elsewhere: there is no order among the dead.
+            # A dead letter keeps its session and priority from another store: dead letters are not ordered.
             if (message.session_id is not None or message.priority) and message.dead_letter_reason is None:
                 raise self._lacks(contract.PRIORITY if message.session_id is None else contract.SESSIONS)
         parcels = [envelope.pack(message, queue, now) for message in messages]
@@ -260,7 +260,7 @@ class RabbitStore(Store):
 
     def _postponed(self, delivery: Delivery, seconds: float, attempts: int) -> Parcel:
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
-        # As many deliveries as crashes: more would say of it that it came back although nobody gave it back.
+        # As many deliveries as crashes: a higher count would look as if it had come back unsettled.
         parcel = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
         return envelope.waiting(parcel, self.name, seconds)
 
@@ -297,7 +297,7 @@ class RabbitStore(Store):
 
     def _refuse_large(self, message: Message, parcel: Parcel) -> None:
         most = self._options.max_message_bytes
-        # What RabbitMQ 4 takes unless it is told otherwise; whoever lets messages be larger here has told it.
+        # RabbitMQ 4's default limit; who raises max_message_bytes here has raised the broker's limit too.
         limit = SizeLimit(most, max(4 * most, 16 * 2**20), "the broker's max_message_size, at four max_message_bytes,")
         texts = written_texts(message, parcel.body.decode())
         limit.check(self.name, message.id, message.content, texts)
@@ -315,7 +315,7 @@ class RabbitStore(Store):
 
 
 class Keeper(Thread):
-    """Tends a store every so many seconds, for as long as anybody has it."""
+    """Tends a store at an interval, as long as the store object exists."""
 
     def __init__(self, store: RabbitStore, interval: float) -> None:
         super().__init__(name=f"homing-rabbitmq-{store.name}", daemon=True)

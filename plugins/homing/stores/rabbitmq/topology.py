@@ -3,8 +3,8 @@
 A store has a queue of its own name and one for what is dead, `<store>.dead`. A message that is to wait goes through
 `<store>.delay.<k>`, queues in which everything waits 0.1 s times 2 to the k: the routing key spells the delay in
 binary, each level either keeps the message for its time or passes it on, and the last hands it to the store's queue.
-Within a level all wait equally long, so nobody waits behind a slower one; the number of levels is fixed, so there are
-never more than a few queues, whatever times are asked for. Levels are quorum queues that dead-letter at least once:
+Within a level all wait equally long, so no message waits behind a slower one; the number of levels is fixed, so there
+are never more than a few queues, whatever times are asked for. Levels are quorum queues that dead-letter at least once:
 a message leaves one only when the next has it.
 
 A broker that is killed may forget a quorum queue it has just made, and what it had confirmed of it: it writes the names
@@ -87,7 +87,7 @@ def settle_store(link: Link, name: str, queue_type: str) -> None:
 
 
 def look(link: Link, method: str, **names: str) -> Any:
-    """The broker's answer; None when there is no such thing. Asked on a channel of its own, which that closes."""
+    """The broker's answer; None if the entity does not exist. Asked on a separate channel, because that closes it."""
     channel, answers, gone = link.new_channel(), list[Any](), list[Any]()
     channel.add_on_close_callback(lambda *_: gone.append(True))
     getattr(channel, method)(**names, passive=True, callback=answers.append)

@@ -38,7 +38,7 @@ def write_body(content: Any) -> tuple[bytes, str]:
 
 
 def read_body(received: ServiceBusReceivedMessage, encoding: str | None) -> Any:
-    """What `write_body` wrote; a stranger's data section is bytes, and a value what it is.
+    """What `write_body` wrote; a foreign data section becomes bytes, and a foreign value stays as it is.
 
     Raises UnreadableMessageError for what cannot be decoded.
     """
@@ -74,7 +74,7 @@ def write_life(outgoing: ServiceBusMessage, life: timedelta | None) -> None:
         return
     milliseconds = max(1, round(life / timedelta(milliseconds=1)))
     if milliseconds > _MAX_LIFE:
-        raise UnstorableContentError(f"a message lives for at most 49 days at the service, not for {life}")
+        raise UnstorableContentError(f"time_to_live must be at most 49 days at the service, got {life}")
     outgoing.time_to_live = life
     written = outgoing.raw_amqp_message
     assert written.header is not None
@@ -97,7 +97,7 @@ def drop_reason(properties: dict[str, Any]) -> None:
 
 
 def as_headers(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """A stranger's properties; those of a kind that no header has are texts."""
+    """The properties of a foreign message as headers; values of a type that no header has become texts."""
     return {name: _headers_value(value) for name, value in properties.items()}
 
 

@@ -1,8 +1,8 @@
 """Between a Message and one of the SDK.
 
 What Service Bus has a field for travels in that field. The caller's headers travel as JSON text in one property: AMQP
-would change their types. Where there is no such property, the others are the headers: the message is a stranger's, or
-was sent by `homing.bus`.
+would change their types. If that property is missing, the others are the headers: the message is foreign, or was sent
+ by `homing.bus`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def unpack(
 
 
 def message_id_of(received: ServiceBusReceivedMessage, name: str) -> str:
-    """Its id; one made of its place in the queue, which stays the same, for a stranger's without."""
+    """Its id; for a foreign message without one, an id made of its place in the queue, which stays the same."""
     if received.message_id is not None:
         return str(received.message_id)
     # A queue that was made anew counts from one again.

@@ -39,7 +39,9 @@ def parse_url(url: str) -> tuple[str, Options]:
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if read_flag("require_tls", query.pop("require_tls", "false")) and parts.scheme == "servicebus+emulator":
-        raise ConfigurationError("require_tls needs a servicebus:// URL: an emulator is spoken to in plain text")
+        raise ConfigurationError(
+            "require_tls needs a servicebus:// URL: the connection to an emulator is in plain text"
+        )
     return connection_string(url), _options(query)
 
 
@@ -51,12 +53,10 @@ def connection_string(url: str) -> str:
     except ValueError as error:
         raise ConfigurationError(f"this is not a Service Bus URL such as {_FORM}") from error
     if not host or not parts.username or not parts.password:
-        raise ConfigurationError(f"a Service Bus URL names a key and a namespace: {_FORM}")
+        raise ConfigurationError(f"the Service Bus URL lacks a key or a namespace: write {_FORM}")
     emulator = parts.scheme == "servicebus+emulator"
     if port is not None and not emulator:
-        raise ConfigurationError(
-            "the service has no port to choose; one of an emulator is said by servicebus+emulator://"
-        )
+        raise ConfigurationError("a servicebus:// URL takes no port; use servicebus+emulator:// for an emulator's port")
     place = f"{host}:{port}" if port is not None else host
     key = f"SharedAccessKeyName={unquote(parts.username)};SharedAccessKey={unquote(parts.password)};"
     return f"Endpoint=sb://{place};{key}" + ("UseDevelopmentEmulator=true;" if emulator else "")
@@ -80,7 +80,7 @@ def _options(given: dict[str, str]) -> Options:
     subscription = given.pop("subscription", None)
     for text in (name, subscription):
         if text is not None and not _NAME.fullmatch(text):
-            raise ConfigurationError(f"a queue is called by letters, digits, . - _ and /; not {text!r:.80}")
+            raise ConfigurationError(f"invalid queue name {text!r:.80}: use letters, digits, . - _ and /")
     known = {field.name: type(field.default) for field in fields(Options) if field.default is not None}
     known.pop("name")
     values = {}

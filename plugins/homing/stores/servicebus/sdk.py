@@ -35,12 +35,12 @@ _SUBSCRIPTIONS = "/subscriptions/"
 # The SDK's errors and ours, the first that fits; what is in none of them is a StoreError.
 _ERRORS: tuple[tuple[tuple[type[BaseException], ...], type[HomingError], str], ...] = (
     ((exceptions.MessageLockLostError, exceptions.SessionLockLostError), LeaseLostError,
-     "the lock ran out or passed to somebody else"),
+     "the lock ran out or passed to another receiver"),
     ((exceptions.MessageAlreadySettled,), NotInFlightError, "the message is settled already"),
-    ((exceptions.MessageNotFoundError,), NoSuchMessageError, "there is no such message"),
-    ((exceptions.MessagingEntityNotFoundError,), NoSuchEntityError, "there is no such queue, topic or subscription"),
-    ((exceptions.SessionCannotBeLockedError,), SessionHeldError, "somebody else holds the session"),
-    ((exceptions.MessageSizeExceededError,), TooLargeError, "it has more bytes than the service takes"),
+    ((exceptions.MessageNotFoundError,), NoSuchMessageError, "the message does not exist"),
+    ((exceptions.MessagingEntityNotFoundError,), NoSuchEntityError, "the queue, topic or subscription does not exist"),
+    ((exceptions.SessionCannotBeLockedError,), SessionHeldError, "the session is held by another receiver"),
+    ((exceptions.MessageSizeExceededError,), TooLargeError, "the message is larger than the service accepts"),
     ((exceptions.ServiceBusAuthenticationError, exceptions.ServiceBusAuthorizationError), ConfigurationError,
      "the service refuses the key of this connection string"),
     ((exceptions.ServiceBusQuotaExceededError,), StoreUnavailableError, "a quota of the service is used up"),
@@ -66,7 +66,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def connect(connection_string: str, **options: Any) -> ServiceBusClient:
-    """A client, which connects when it is used; raises ConfigurationError for what is no connection string."""
+    """A client, which connects when it is used; raises ConfigurationError for an invalid connection string."""
     try:
         return ServiceBusClient.from_connection_string(connection_string, **options)
     except (ValueError, AttributeError, KeyError):
@@ -83,7 +83,7 @@ def refuse_other_entity(connection_string: str, path: str) -> None:
     wanted = path.partition(_SUBSCRIPTIONS)[0]
     if entity and entity != wanted:
         raise ConfigurationError(
-            f"this connection string is one for {entity!r} alone, as its EntityPath says, and not for {wanted!r}"
+            f"this connection string is limited to {entity!r} by its EntityPath, and cannot be used for {wanted!r}"
         )
 
 

@@ -115,7 +115,7 @@ class ServiceBusStore(Store):
 
     def retrieve(self) -> Message | None:
         with self._lock:
-            self.tend()  # who retrieves without a pause would keep the keeper from it
+            self.tend()  # a caller that retrieves without a pause would starve the keeper
             while True:
                 with self._translated("retrieve from"):
                     self._receiver()
@@ -196,7 +196,7 @@ class ServiceBusStore(Store):
     def peek(self, limit: int = 100, *, after: int = 0, dead: bool = False) -> list[Message]:
         """Messages that wait, or dead ones, in order of sequence_number, from the one behind `after` on.
 
-        Not `browse`: the service does not tell which of them somebody holds, and forgets what is acknowledged.
+        Not `browse`: the service does not tell which of them are leased, and forgets what is acknowledged.
         """
         found: list[Message] = []
         while len(found) < limit:
@@ -340,7 +340,7 @@ class ServiceBusStore(Store):
 
 
 class Keeper(threading.Thread):
-    """Tends a store every so many seconds, for as long as anybody has it."""
+    """Tends a store at an interval, as long as the store object exists."""
 
     def __init__(self, store: ServiceBusStore, interval: float) -> None:
         super().__init__(name=f"homing-servicebus-{store.name}", daemon=True)

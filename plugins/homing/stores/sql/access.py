@@ -80,7 +80,7 @@ class Access:
         tables = StoreTables(self._messages, registry_table(), archive.table if archive else None, beside)
         if lacks := self._database.lacking(rights(CONSUMER, tables)):
             raise NotPermittedError(
-                f"the database's user is no consumer of store {self._name!r}: it lacks {'; '.join(map(str, lacks))}. "
+                f"the database user lacks rights of a consumer of store {self._name!r}: {'; '.join(map(str, lacks))}. "
                 "Nothing was claimed; `homing grants --role consumer` prints what to grant"
             )
         self._permitted |= names

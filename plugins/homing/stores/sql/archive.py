@@ -16,7 +16,7 @@ from homing.stores.sql.schema import archive_table
 
 log = logging.getLogger(__name__)
 
-# A day is dropped no sooner than this after its end: somebody may still be archiving what he acknowledged at midnight.
+# A day is dropped no sooner than this after its end: a process may still be archiving what it acknowledged at midnight.
 _GRACE = 3_600 * NANOSECONDS
 _PURGE_CHUNK = 5_000
 _PATIENCE = "2s"  # for which dropping a day may wait for others, while others wait for it
@@ -25,7 +25,8 @@ _CHANGED = ("time_acked", "time_next", "lock_token")
 
 
 class Archive:
-    """The archive of one table of messages, on PostgreSQL. A day is made when it is needed, by whoever comes first."""
+    """The archive of one table of messages, on PostgreSQL. A day is made when it is needed, by the first process that
+    does."""
 
     def __init__(self, database: Database, messages: sa.Table) -> None:
         self._database = database
@@ -53,7 +54,7 @@ class Archive:
             raise
 
     def is_there(self, connection: Connection) -> bool:
-        """Whether anybody ever archived something."""
+        """Whether a message was ever archived."""
         if not self.seen:
             found = sa.select(sa.func.to_regclass(f'"{self.table.name}"').is_not(None))
             self.seen = bool(connection.execute(found).scalar_one())
@@ -93,7 +94,7 @@ class Archive:
         existing = self._database.read(self._existing)
         removed = 0
         for day in existing:
-            self.require()  # whoever made it may have known of no function for its days
+            self.require()  # it may have been created without the function for its days
             if (day + 1) * days.LENGTH <= min(until, self._database.now() - _GRACE):
                 removed += self._drop(day)
             elif day * days.LENGTH <= until:

@@ -18,7 +18,7 @@ from homing.stores.sql.database import Database, chunks, fetch
 from homing.stores.sql.schema import NEVER, apart
 from homing.stores.sql.weights import portions_by_id, ranges, weight, weight_of
 
-#: The id of a message whose own is no text begins so, and goes on with its sequence number.
+#: Prefix of replacement ids for rows whose id is not text; the sequence number follows.
 _RENAMED = "homing-no-text-"
 _DEAD_PAGE = 1000
 
@@ -147,7 +147,7 @@ class Batches:
 
     def rename(self, held: BatchLease | None, bury: Callable[[str], Mapping[str, Any]]) -> int:
         """Gives messages of this batch, or without one the dead ones, whose ids are no texts another id, and makes them
-        what `bury` says; how many.
+        what `bury` returns; returns how many.
 
         Nothing could be recorded or settled for them otherwise: a ledger, and every column of ids, holds texts.
         """
@@ -165,7 +165,7 @@ class Batches:
             for sequence, written, kind in connection.execute(statement).all():
                 if kind == "text" and _is_text(written):
                     continue
-                values = {"id": f"{_RENAMED}{sequence}", **bury(f"its id is no text: X'{written.hex()[:100]}'")}
+                values = {"id": f"{_RENAMED}{sequence}", **bury(f"its id is not text: X'{written.hex()[:100]}'")}
                 connection.execute(self._table.update().where(c.sequence == sequence).values(**values))
                 renamed += 1
             return renamed

@@ -51,7 +51,8 @@ class Claims:
         known, token = self._finder.held_by_batch(connection, wanted, now)
         claimed.token = token or claimed.token
         if known is not None:
-            # Whoever leases a batch without reading it knows by its ledger who died of what: being late is no crash.
+            # A consumer that leases a batch without reading it learns of crashes from its ledger: being late is not a
+            # crash.
             self._lease(connection, known, wanted, claimed, now, late=not wanted.contents)
             claimed.again = claimed.size
         if known is None or wanted.ids is not None:
@@ -59,7 +60,7 @@ class Claims:
         return claimed
 
     def expire(self, connection: Connection) -> int:
-        """Keeps aside as dead what nobody holds and is due for longer than its time to live; how many."""
+        """Dead-letters what is not leased and has been due for longer than its time to live; returns how many."""
         c, now = self._table.c, self._database.now()
         free = c.time_next.is_not(None) & sa.or_(c.lock_token.is_(None), c.time_next <= now)
         statement = self._table.update().where(free, c.time_scheduled + c.time_to_live <= now)
@@ -88,12 +89,12 @@ class Claims:
         late: bool = False,
     ) -> None:
         """Puts these rows under the lease, save those that come to another end. A lease that ran out counts as a crash,
-        unless whoever had it is only `late`."""
+        unless its holder is only `late`."""
         fates: dict[str | None, list[Any]] = {None: [], _EARLY: [], CRASHED: [], EXPIRED: []}
         taken, early = fates[None], fates[_EARLY]
         for row in found:
             if len(row) == FRESH_ROW or (row[_TOKEN] is None and row[_NEXT] and row[_LIFE] is None):
-                taken.append(row)  # nobody had it before, and nothing is special about it
+                taken.append(row)  # never leased before, and nothing special
             else:
                 fates[_fate(row, wanted, now, late)].append(row)
         if early:
@@ -128,7 +129,7 @@ class Claims:
             "time_next": sa.bindparam("until") if properties is None else now + self._own_lease(properties),
             "epoch": _one_more(c.epoch, c.lock_token.is_(None) | (c.lock_token != token)),
             "lock_token": token,
-            # Even when there is none: whoever claimed it for a batch before must not find it there again.
+            # Even without a batch: the batch that claimed it before must not find it again.
             "batch_id": sa.bindparam("batch", type_=sa.String),
         }
         if named:
@@ -194,10 +195,10 @@ def _fate(row: Sequence[Any], wanted: Wanted, now: int, late: bool) -> str | Non
         if life is not None and scheduled + life <= now and wanted.ids is None and not held:
             return EXPIRED
     except TypeError:
-        return None  # people wrote something else than numbers there: whoever reads it will say so
+        return None  # not a number, written by another program: reading the row reports it
     return None
 
 
 def _one_more(column: sa.Column[Any], when: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
-    """The column counted up, unless somebody wrote the largest number into it that it holds."""
+    """The column plus one, unless it already contains the largest number it can hold."""
     return column + sa.case((when & (column < _LARGEST), 1), else_=0)

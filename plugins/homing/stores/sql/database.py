@@ -72,7 +72,7 @@ class Database:
         require_tls: bool = False,
     ) -> None:
         self._url = url = with_driver(url)
-        # Whoever only reads loses nothing.
+        # Reading alone can lose nothing.
         self._relaxed = durability == RELAXED or read_only
         self._make_engine = partial(
             make_engine, url, read_only=read_only, relaxed=self._relaxed, require_tls=require_tls
@@ -84,7 +84,7 @@ class Database:
         self._lock = threading.Lock()
         self._clock = clock or time.time_ns
         self._measures = url.get_backend_name() != "sqlite"  # whose clock is that of this machine
-        # What counts the time from one look at the database's clock to the next: nobody sets it.
+        # Counts the time between two looks at the database's clock; no one can set this clock.
         self._ticks = clock or (time.monotonic_ns if self._measures else time.time_ns)
         #: How far the database's clock is ahead of that; None until it is measured.
         self._ahead: int | None = None if self._measures else 0
@@ -120,8 +120,8 @@ class Database:
         self._gate.open()
 
     def start_over(self) -> None:
-        """In the forked process: connections of its own. Leases are the database's, and whoever has their tokens may
-        settle them here as well."""
+        """In the forked process: connections of its own. Leases are in the database, and a process that has their
+        tokens may settle them here as well."""
         self._lock = threading.Lock()
         for connection in list(self._connections):
             with suppress(Exception):  # it was closed before
@@ -189,7 +189,7 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
-        """Runs `work` in a transaction that only reads and holds nobody up."""
+        """Runs `work` in a transaction that only reads and blocks no other."""
         with self.translated("read from"), self._inside():
             self._make_schema()
             try:
@@ -237,7 +237,7 @@ class Database:
                     f"store {self._name!r} cannot take part in your transaction: in AUTOCOMMIT a connection has none"
                 )
             if not self.dialect.locks_rows and self._missing:
-                # The caller may have the database for himself: anybody else would wait for him in vain.
+                # The caller may have locked the database: any other transaction would wait for it in vain.
                 sql_tables.make(connection, self.dialect, list(self._missing))
             else:
                 self._make_schema()
@@ -262,12 +262,13 @@ class Database:
                 sent.sync()
             except BaseException as error:
                 if not isinstance(error, Exception):
-                    # Such as the end of a task: the answer will not be waited for, so nobody can use this connection.
+                    # Such as the end of a task: the answer is not waited for, so the connection cannot be used any
+                    # more.
                     connection.invalidate(error)
                 raise
 
     def connect_apart(self) -> PoolProxiedConnection:
-        """A connection outside the pool, with the driver's own in its `dbapi_connection`; whoever asked closes it."""
+        """A connection outside the pool, with the driver's own in its `dbapi_connection`; the caller closes it."""
         with self.translated("listen to"):
             connection = self._engine.raw_connection()
             connection.detach()
@@ -408,14 +409,14 @@ class Database:
                 ) from None
             if is_missing_table(error):
                 raise TableMissingError(
-                    f"{text}. Somebody dropped or renamed it, and what it held with it: restore it, or open the store "
-                    "again, which makes it anew and empty"
+                    f"{text}. It was dropped or renamed, with the messages in it: restore it, or open the store again, "
+                    "which creates it anew and empty"
                 ) from None
             raise StoreError(text) from None
         except (OverflowError, UnicodeEncodeError) as error:
             # Drivers raise these as they are, for numbers and texts that no database holds.
             reason = getattr(error, "reason", None) or str(error)
-            raise StoreError(f"cannot {doing} store {self._name!r}: it holds no such value: {reason}") from None
+            raise StoreError(f"cannot {doing} store {self._name!r}: value out of range: {reason}") from None
 
 
 @contextmanager

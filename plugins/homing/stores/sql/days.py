@@ -1,4 +1,4 @@
-"""The days of an archive, made and dropped by a function that belongs to whoever made the archive.
+"""The days of an archive, created and dropped by a function that belongs to the archive's creator.
 
 So a consumer needs no right to make tables: it may call the function, and the function has its owner's rights.
 """
@@ -30,7 +30,7 @@ def is_there(connection: Connection, archive: Table) -> bool:
 
 
 def statements(archive: Table, schema: str) -> list[str]:
-    """What makes the function; nobody but its owner may call it then."""
+    """The statements that create the function; only its owner may call it then."""
     # Said in full: a function with its owner's rights looks nowhere that its caller chooses.
     place = f'"{schema}"'.replace("'", "''")
     table = f'{place}."{archive.name}"'

@@ -26,9 +26,9 @@ _DRIVERS = {
     "mariadb": ("mysql+pymysql", "pymysql", "mysql"),
 }
 
-#: The number of the advisory lock of whoever changes tables: "homing".
+#: The number of the advisory lock for changing tables: "homing".
 SCHEMA_LOCK = 0x686F6D696E67
-SCHEMA_PATIENCE = 60  # seconds MySQL waits for whoever changes tables; the others have limits of their own
+SCHEMA_PATIENCE = 60  # seconds MySQL waits for the lock for changing tables; the others have their own limits
 
 
 def with_driver(url: URL) -> URL:
@@ -55,7 +55,7 @@ class Dialect:
     locks_rows = True
     #: Whether a table can be cut into parts that are dropped whole.
     drops_partitions = True
-    #: Whether a column of texts holds texts, whoever writes to it.
+    #: Whether a text column contains only texts, whatever writes to it.
     keeps_types = True
     #: Whether a transaction may see what others have not committed yet.
     reads_uncommitted = False
@@ -104,7 +104,7 @@ class Dialect:
         return "{" + ",".join(map(str, values)) + "}" if isinstance(column.type, sa.Integer) else list(values)
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
-        """The statement, passing over rows that somebody else is just taking."""
+        """The statement, skipping rows that another transaction has locked."""
         return statement.with_for_update(skip_locked=True)
 
     def begin(self, connection: Connection) -> None:
@@ -191,7 +191,7 @@ class Mysql(RowByRow):
     def lock_schema(self, connection: Connection) -> None:
         if connection.execute(sa.select(sa.func.get_lock("homing_schema", SCHEMA_PATIENCE))).scalar() != 1:
             raise StoreUnavailableError(
-                f"somebody else changes its tables, and was not done after {SCHEMA_PATIENCE} s; try again"
+                f"another process was still changing its tables after {SCHEMA_PATIENCE} s; try again"
             )
 
     def unlock_schema(self, connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """Which options a URL may hand to a database's driver: those that say how to reach a server, and how safely.
 
-Everything else is refused, because drivers have options that read this machine's files for whoever answers as the
-server (`local_infile`), run statements or load settings from elsewhere.
+Everything else is refused, because drivers have options that read this machine's files for any server that answers as
+the server (`local_infile`), run statements or load settings from elsewhere.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _attentive(driver: Any) -> Any:
                     if ready:
                         heard = time.monotonic()
                     elif time.monotonic() - heard > silence:
-                        self.pgconn.finish()  # nobody can use it any more: the answer may still come
+                        self.pgconn.finish()  # the connection cannot be used any more: the answer may still come
                         raise driver.OperationalError(f"nothing was heard of the server for {silence:g} s")
                     wanted = gen.send(ready)
             except StopIteration as end:

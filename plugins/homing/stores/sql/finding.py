@@ -203,7 +203,7 @@ class Finder:
         buckets: list[tuple[str, int]] = [(_ALL, 0)]
         if wanted.partitions is not None:
             # What plain SQL stored belongs to no partition, and what was stored when there were more of them to none of
-            # those there are: whoever comes first takes it.
+            # those there are: the first consumer takes it.
             buckets = [(_NONE, 0), (_BEYOND, wanted.of_partitions), *((_ONE, number) for number in wanted.partitions)]
             random.shuffle(buckets)
         for bucket, number in buckets:
@@ -260,7 +260,7 @@ class Finder:
         return statement if shape.weighed else self._database.dialect.lock_free_rows(statement)
 
     def _in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
-        """The first messages of a session, up to one that is not due; none while somebody holds one of them, or one has
+        """The first messages of a session, up to one that is not due; none while one of them is leased, or one has
         failed and is not done with."""
         c, self.has_sessions = self._table.c, True
         mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None) & self._none_failed()
@@ -277,10 +277,10 @@ class Finder:
         return found
 
     def _by_id(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
-        """Those of these messages that nobody holds, dead ones included; or those that are deferred."""
+        """Those of these messages that are not leased, dead ones included; or those that are deferred."""
         c = self._table.c
         found: list[Any] = []
-        # What is due only later is held by nobody either.
+        # A message that is due later is not leased either.
         free = sa.or_(c.time_next <= now, c.time_dead.is_not(None), c.time_next.is_not(None) & c.lock_token.is_(None))
         if wanted.deferred:
             free = c.time_next.is_(None) & c.time_dead.is_(None) & c.time_acked.is_(None)

@@ -15,7 +15,7 @@ from homing.errors import StoreError
 
 
 class Gate:
-    """Lets any number of threads through. Whoever shuts it waits until those inside are out."""
+    """Lets any number of threads through. Shutting it waits until all threads inside are out."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,7 +26,7 @@ class Gate:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Raises StoreError in a process that was forked while somebody was inside."""
+        """Raises StoreError in a process that was forked while a thread was inside."""
         if self._left_open:
             raise StoreError(
                 "a SQLite store cannot be used in a process that was forked in the middle of one of its transactions: "
@@ -47,7 +47,8 @@ class Gate:
                 self._changed.notify_all()
 
     def shut(self, patience: float) -> bool:
-        """Lets nobody in any more; whether all are out after so many seconds. Who is inside himself does not wait."""
+        """Lets no thread in any more; returns whether all are out after so many seconds. A thread inside does not
+        wait."""
         with self._changed:
             self._shut += 1
             mine = getattr(self._mine, "depth", 0)
@@ -61,7 +62,7 @@ class Gate:
             self._changed.notify_all()
 
     def start_over(self) -> None:
-        """In a forked process: nobody is inside, because no thread came with it."""
+        """Called in a forked process: no thread is inside, because none came with the fork."""
         left_open = self._left_open
         self.__init__()  # type: ignore[misc]
         self._left_open = left_open

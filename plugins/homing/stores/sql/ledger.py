@@ -21,7 +21,7 @@ from homing.stores.sql.schema import ledger_table, steps_table, work_table
 from homing.stores.sql.tombstones import Tombstones
 
 _OLD = 1000  # rows that are looked at at once when old ones are removed
-_SHOWN = 200  # characters of an error that is no JSON
+_SHOWN = 200  # characters of an error that is not JSON
 _KEYS = ("message_id", "table_id", "sequence", "flow")
 # What a later record replaces as long as the row is not done.
 _REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
@@ -107,7 +107,7 @@ class SqlLedger(Ledger):
         try:
             return None if text is None else msgspec.json.decode(text, type=dict[str, str])
         except msgspec.MsgspecError:
-            return None  # somebody else wrote it: the step is done again
+            return None  # written by another program: the step is done again
 
     def record(self, fence: Fence, entries: Iterable[Entry]) -> None:
         now = self._database.now()
@@ -200,7 +200,7 @@ class SqlLedger(Ledger):
         return self._database.write(work)
 
     def busy_until(self, run_ids: Collection[str]) -> int:
-        """When the last step of these runs that somebody may still record for ends, in Unix nanoseconds; 0 for now."""
+        """When the last step of these runs that a process may still record for ends, in Unix nanoseconds; 0 for now."""
         c = self._steps.c
         mine = self._database.dialect.among(c.run_id, list(run_ids))
         latest = sa.select(sa.func.max(c.time_expires)).where(mine, c.time_expires > self._database.now())
@@ -297,7 +297,7 @@ def _to_entry(row: Any) -> Entry:
         try:
             return None if row[name] is None else decode(JSON, row[name], row["message_id"])
         except UnreadableMessageError:
-            return None  # somebody else wrote it: what is known of the message must not hold up its neighbours
+            return None  # written by another program: it must not delay other messages
 
     error = None if row["error"] is None else read("error")
     if row["error"] is not None and not (isinstance(error, dict) and "type" in error):

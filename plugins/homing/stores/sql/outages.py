@@ -1,8 +1,8 @@
 """What a database's error means: that it is away for now, that a table is gone, that something is not permitted, or
 something else.
 
-Away is whatever passes without anybody changing a message, a statement or a table: a server that cannot be reached,
-starts, stops, is only to be read from, is full, or has too many who ask.
+An outage is an error that passes without a change of a message, a statement or a table: a server that cannot be
+reached, starts, stops, is only to be read from, is full, or has too many who ask.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long a statement may take, and wait for somebody else's lock: said by whoever tries, kept by the database itself.
+"""How long a statement may take, and wait for a lock: set by the caller, enforced by the database itself.
 
-The database gives up, and undoes what it began; nothing goes on behind the back of whoever tries again.
+The database gives up, and undoes what it began; nothing goes on in the background while the caller tries again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def limited_to(seconds: float) -> Iterator[None]:
 
 
 def limit_sqlite(connection: Connection, usual: float) -> None:
-    """`usual` is the connection's own limit, for whoever sets none."""
+    """`usual` is the connection's own limit, for callers that set none."""
     wanted = _LIMIT.get() or usual
     if connection.info.get(_SET, usual) != wanted:
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds(wanted)}")

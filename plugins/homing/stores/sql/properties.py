@@ -215,7 +215,7 @@ class LiveProperties:
         self.given.changed({name: value for name, value in values.items() if value is not None})
 
         def work(connection: Connection) -> None:
-            # Nobody else changes one meanwhile: what he sets would be lost.
+            # No other process may change one meanwhile: its change would be lost.
             shared = {**self._shared(connection, locked=self._database.dialect.locks_rows), **values}
             text = encode_json({name: value for name, value in shared.items() if value is not None})
             mine = self._registry.c.name == self._table

@@ -71,6 +71,6 @@ class Removal:
         for message_id, token, until in connection.execute(rows.with_for_update() if lock else rows):
             if token is not None and until > self._database.now():
                 raise StillHeldError(
-                    f"message {message_id} stays in store {self._name!r}: somebody works on it, and holds it until "
+                    f"message {message_id} stays in store {self._name!r}: it is leased until "
                     f"{from_nanoseconds(until):%Y-%m-%d %H:%M:%S} UTC, or longer; try again after that"
                 )

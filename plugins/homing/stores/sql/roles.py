@@ -25,7 +25,7 @@ ROLES = (PRODUCER, CONSUMER, OPERATOR, AUDITOR)
 
 _WORK = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _LONGEST_NAME = 63  # bytes, on PostgreSQL
-# What becomes of a message is not for whoever stores it to say.
+# Producers do not decide what becomes of a message.
 _FATE = {
     *("sequence", "time_acked", "time_dead", "epoch", "crashes", "lock_token", "batch_id", "table_id"),
     *("dead_letter_reason", "dead_letter_description", "dead_letter_source"),
@@ -97,7 +97,7 @@ def _produce(tables: StoreTables) -> Iterator[Right]:
 
 def _consume(tables: StoreTables) -> Iterator[Right]:
     yield Right(("SELECT",), "TABLE", tables.registry.name)
-    # Whoever claims for a batch locks its store's row there.
+    # Claiming for a batch locks the store's row there.
     yield Right(("UPDATE",), "TABLE", tables.registry.name, ("properties",))
     for table in (tables.messages, *tables.beside, *([tables.archive] if tables.archive is not None else [])):
         yield Right(_WORK, "TABLE", table.name)

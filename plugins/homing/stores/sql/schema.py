@@ -44,7 +44,7 @@ _LONG = Text().with_variant(LONGTEXT, "mysql", "mariadb")
 COLUMN_TYPES: Mapping[str, TypeEngine[Any]] = {"text": String(255), "bigint": BigInteger()}
 
 
-#: Stands for a time that is NULL; nobody writes it.
+#: Stands for a time that is NULL; never written.
 NEVER: ColumnElement[int] = literal_column("-9223372036854775807", BigInteger)
 
 
@@ -130,7 +130,7 @@ def messages_table(store: str, columns: Mapping[str, str] | None = None, *, part
         Column("dead_letter_description", _LONG),
         Column("dead_letter_source", String(255)),
         Column("bucket", Integer),
-        # The identity of this very table, drawn when it is made. It goes with each row, whoever inserts it,
+        # The identity of this very table, drawn when it is made. It goes with each row, whatever inserts it,
         # and a table that is made anew has another.
         Column("table_id", Key(16), nullable=False, server_default=secrets.token_hex(8)),
         # SQLite takes anything for a number. In other columns that is found and kept aside; here it never would be.
@@ -252,7 +252,7 @@ def operations_table(store: str) -> Table:
 
 
 def forgotten_table(store: str) -> Table:
-    """The messages that a person had removed, when and why. An id may say who somebody is: of that there is only a
+    """The messages that a person had removed, when and why. An id may identify a person: of that there is only a
     digest, of the whole reference."""
     return Table(
         f"{table_name(store)}__forgotten",

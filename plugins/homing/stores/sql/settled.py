@@ -23,7 +23,7 @@ _PAUSE = 0.02
 # MariaDB takes a number a moment before it writes the row.
 _MOMENT = NANOSECONDS
 
-# Whoever inserts has this lock before it takes a number, until its transaction ends.
+# Every insert takes this lock before it takes a number, until its transaction ends.
 _WRITERS = sa.text(
     "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = to_regclass(:name)"

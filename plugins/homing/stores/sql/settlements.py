@@ -46,7 +46,7 @@ class Known(NamedTuple):
     sequence_number: int | None = None
 
 
-#: A message somebody says he holds: found by its place in the table where that is known, which is the faster way.
+#: A message that a caller claims to hold: found by its place in the table if that is known, which is faster.
 Held = Known | Message
 
 

@@ -192,7 +192,7 @@ class SqlStore(Store):
 
         new = NewRows(contents, row)
         if not self._database.dialect.locks_rows:
-            new.make()  # before anybody has to wait for this transaction
+            new.make()  # before other transactions have to wait for this one
         try:
             self._insert(new, window, transaction)
         except (StoreUnavailableError, TableMissingError):
@@ -334,7 +334,7 @@ class SqlStore(Store):
         self._live.touch()
 
     def has_due(self) -> bool:
-        """Whether a message can be claimed now, by anybody."""
+        """Whether a message can be claimed now, by any consumer."""
         self._bring_back_strays()
         return self._views.has_due()
 
@@ -370,11 +370,11 @@ class SqlStore(Store):
         return self._batches.of(ids)
 
     def expired_batches(self, seconds: float) -> list[str]:
-        """The batches whose lease ran out this long ago, with messages that nobody has claimed since."""
+        """The batches whose lease ran out this long ago, with messages that have not been claimed since."""
         return self._batches.expired(self._database.now() - int(seconds * NANOSECONDS))
 
     def overdue(self, seconds: float) -> list[str]:
-        """All messages that were due this long ago and nobody has claimed since."""
+        """All messages that have been due for this long and not been claimed since."""
         return self._views.overdue(seconds)
 
     # -- housekeeping ------------------------------------------------------------------------------------------
@@ -390,12 +390,12 @@ class SqlStore(Store):
         """Removes the messages of these numbers and ids, finished or not, with all this store has of them; how many.
 
         A person's act: nothing delivers them after this. Raises StillHeldError, and removes none of them, while
-        somebody holds one.
+        one of them is leased.
         """
         return self._removal.remove(ids)
 
     def require_free(self, ids: Mapping[int, str]) -> None:
-        """Raises StillHeldError, which says until when, while somebody holds one of these messages."""
+        """Raises StillHeldError, which says until when, while one of these messages is leased."""
         self._removal.require_free(ids)
 
     def tables(self) -> list[str]:
@@ -409,7 +409,7 @@ class SqlStore(Store):
         return scrub(self._database, tables)
 
     def expire(self) -> int:
-        """Keeps aside as dead, now, what is due for longer than its time to live and nobody holds; how many."""
+        """Dead-letters, now, what has been due for longer than its time to live and is not leased; returns how many."""
         return self._database.write(self._claims.expire)
 
     def configure(self, **properties: Any) -> Properties:
@@ -440,13 +440,13 @@ class SqlStore(Store):
         return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
 
     def refuse_unknown(self) -> None:
-        """Raises TableMissingError when nobody has used or made this store yet. Makes nothing, as other calls would."""
+        """Raises TableMissingError if this store was never created. Creates nothing, as other calls would."""
         if self._database.has(self._table):
             return
         prefix = self._table.name.removesuffix(self.name)
         others = [name.removeprefix(prefix) for name in self._database.names() if "__" not in name]
         raise TableMissingError(
-            f"there is no store {self.name!r} in this database, which has {', '.join(others) or 'no store at all'}: "
+            f"store {self.name!r} does not exist in this database, which has {', '.join(others) or 'no store at all'}: "
             "mend the name or the URL, or make it with `homing init`"
         )
 
@@ -481,8 +481,8 @@ class SqlStore(Store):
     ) -> BatchLease | None:
         """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
 
-        With `ids`, claims those of these messages that nobody else holds, dead ones included. What the batch already
-        holds is kept, and its lease made to last `lease` seconds from now. What has an id that is no text, which only
+        With `ids`, claims those of these messages that no other batch holds, dead ones included. What the batch already
+        holds is kept, and its lease made to last `lease` seconds from now. What has an id that is not text, which only
         SQLite allows, is given another and kept aside.
         """
         held = self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
@@ -526,8 +526,8 @@ class SqlStore(Store):
         self._settle([Known(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
 
     def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
-        """Notes that whoever handled these messages of the batch died, as when a lease runs out. Changes nothing else,
-        and nothing at all of what is no longer held."""
+        """Notes that the process that handled these messages of the batch died, as when a lease runs out. Changes
+        nothing else, and nothing at all of what is no longer held."""
         self._batches.count_crash(held, ids)
 
     def bury_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
@@ -565,7 +565,7 @@ class SqlStore(Store):
         self._bring_back_strays()
         rate = properties.rate if wanted.ids is None else 0.0
         allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")
-        # What a batch has already is no new message, and to find none of it would mean that it is complete.
+        # What a batch has already is not new, and finding none of it would mean that the batch is complete.
         if allowed < 1 and not (wanted.batch_id is not None and self.knows_batch(wanted.batch_id)):
             return claimed
         order = replace(wanted, limit=max(1, allowed), properties=properties)

@@ -75,7 +75,7 @@ class Strays:
         for number, token, end in connection.execute(leases).all():
             if end <= claimed_at(token):
                 continue  # it was brought back before
-            # It lasts as long as it did when it was taken: whoever has it keeps it, and it does run out.
+            # It lasts as long as when it was taken: the holder keeps it, and it does run out.
             mine = (c.sequence == number) & (c.lock_token == token)
             until = now + end - claimed_at(token)
             found += connection.execute(self._table.update().where(mine).values(time_next=until)).rowcount

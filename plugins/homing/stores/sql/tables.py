@@ -141,7 +141,7 @@ def _add(connection: Connection, table: Table, column: Column[Any]) -> None:
 
 
 def identity_of(connection: Connection, table: str) -> str:
-    """The identity of this table, which is the default of a column; empty while there is no such table."""
+    """The identity of this table, which is the default of a column; empty if the table does not exist."""
     inspector = sa.inspect(connection)
     columns = inspector.get_columns(table) if inspector.has_table(table) else ()
     found = [_IDENTITY.search(str(column["default"])) for column in columns if column["name"] == "table_id"]

@@ -35,7 +35,7 @@ def refuse_plain_text(url: URL) -> None:
     if backend == "sqlite":
         raise ConfigurationError("require_tls is for stores on a server: a SQLite store is a file")
     if "unix_socket" in url.query or any(not place or place.startswith(("/", "@")) for place in _hosts(url)):
-        raise ConfigurationError("require_tls needs a host in the store's URL: there is no TLS through a local socket")
+        raise ConfigurationError("require_tls needs a host in the store's URL: a local socket has no TLS")
     mode = url.query.get("sslmode", _SAFE_MODES[0])
     if backend != "mysql" and mode not in _SAFE_MODES:
         raise ConfigurationError(f"require_tls takes sslmode={', '.join(_SAFE_MODES)}, not {mode!r:.60}")
@@ -84,7 +84,7 @@ def _mysql_context(said: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def tls_fault(error: SQLAlchemyError, url: URL) -> str | None:
-    """What is wrong with TLS, if that is why there is no connection; None when it is not."""
+    """What is wrong with TLS, if that is why connecting failed; otherwise None."""
     original: Any = error.orig if isinstance(error, DBAPIError) else None
     if original is None:
         return None

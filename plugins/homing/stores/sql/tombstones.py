@@ -55,7 +55,7 @@ class Tombstones:
         self._database.write(work)
 
     def unfinished(self, message_ids: Collection[str]) -> list[MessageRef]:
-        """The messages of these ids that somebody began to forget, and did not come to an end."""
+        """The messages of these ids whose erasure was begun and not finished."""
         c = self.table.c
         statement = sa.select(c.digest, c.table_id, c.sequence).where(c.time_done.is_(None)).order_by(c.sequence)
         found = self._database.read(lambda connection: connection.execute(statement).all())
@@ -74,5 +74,5 @@ class Tombstones:
 
 
 def digest(ref: MessageRef) -> str:
-    """Tells whether a message that somebody knows by its reference is the one meant, and nothing else."""
+    """Tells whether a message with a known reference is the one meant, and nothing else."""
     return hashlib.sha256(f"{ref.table_id}-{ref.sequence}/{ref.id}".encode()).hexdigest()

@@ -47,13 +47,13 @@ class Views:
         if archive is None:
             return self._database.read(lambda connection: ask(connection, self._table))
         if not archive.seen:
-            # In this order: somebody may be archiving the first one.
+            # In this order: another process may be archiving the first one.
             found, archived = self._database.read(
                 lambda connection: (ask(connection, self._table), archive.is_there(connection))
             )
             if not archived:
                 return found
-        archive.require()  # whoever made it may not have known of all columns that this consumer asks for
+        archive.require()  # it may have been created without all columns that this consumer asks for
         return self._database.read(lambda connection: ask(connection, self._all))
 
     def count(self) -> dict[str, int]:
@@ -155,7 +155,7 @@ class Views:
             after = found[-1][0]
 
     def overdue(self, seconds: float) -> list[str]:
-        """All messages that were due this long ago and nobody has claimed since."""
+        """All messages that have been due for this long and not been claimed since."""
         c = self._table.c
         since = self._database.now() - int(seconds * NANOSECONDS)
         statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next)
@@ -185,7 +185,8 @@ class Views:
         return self._read_all(ask)
 
     def purge(self, older_than: float, state: str) -> int:
-        """Removes finished messages in chunks, each a transaction of its own, so that nobody waits for long."""
+        """Removes finished messages in chunks, each a transaction of its own, so that no other transaction waits for
+        long."""
         if state not in (ACKNOWLEDGED, DEAD):
             raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r} ones")
         c, until = self._table.c, self._database.now() - int(older_than * NANOSECONDS)

@@ -22,14 +22,14 @@ from homing.stores.sql.durability import PLEDGE
 log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds between looks where the database cannot call
-_LOOK_AGAIN = 30.0  # seconds between looks where it can: plain SQL inserts call nobody
-_PATIENCE = 1.0  # seconds that closing waits for whoever listens
+_LOOK_AGAIN = 30.0  # seconds between looks where it can: plain SQL inserts send no notification
+_PATIENCE = 1.0  # seconds that closing waits for the listening thread
 _CALL = sa.select(sa.func.pg_notify(sa.bindparam("channel", type_=sa.Text), sa.literal_column("''")))
 _CALL_AND_PLEDGE = _CALL.add_columns(PLEDGE)
 
 
 def notify(connection: Connection, channel: str, *, pledged: bool = False) -> None:
-    """Wakes up whoever waits, where the database can; however often in one transaction, they hear it once.
+    """Wakes up waiting consumers, if the database can; once per transaction, however often it is called.
 
     `pledged` asks in the same breath for a commit that is not forgotten.
     """

@@ -67,5 +67,5 @@ def portions_by_id(database: Database, table: Table, mine: Sequence[Any], ids: S
 
 
 def weight_of(row: Sequence[Any]) -> int:
-    """The weight behind a sequence number; 0 for what somebody wrote there that has none."""
+    """The weight behind a sequence number; 0 for a row of another program that has none."""
     return row[1] if isinstance(row[1], int) else 0
