@@ -16,9 +16,9 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from homing.delivery import Batch, PipelineStores, work
+from homing.delivery import Batch, PipelineStores, work_files
 from homing.errors import HomingError
-from homing.spark.app import deliver_main, process_main, replay_main
+from homing.spark.jobs import deliver_main, process_main, replay_main
 from homing.spark.submit import hadoop_shell
 
 _FIRST_PASS, _REPLAY = "first pass", "replay"
@@ -64,7 +64,7 @@ class Tasks:
             if _tried(process_main, arguments):
                 for flow in self.flows:
                     _tried(deliver_main, [*arguments, "--flow", flow])
-        work.remove(self.work_dir, batch.run_id, hadoop_shell)
+        work_files.remove(self.work_dir, batch.run_id, hadoop_shell)
         batch.settle()
 
     def _replay(self, replay: Batch, run_id: str) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from homing.spark.app import deliver_main
+from homing.spark.jobs import deliver_main
 
 if __name__ == "__main__":
     sys.exit(deliver_main())

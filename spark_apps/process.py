@@ -2,7 +2,7 @@
 
 import sys
 
-from homing.spark.app import process_main
+from homing.spark.jobs import process_main
 
 if __name__ == "__main__":
     sys.exit(process_main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from homing.spark.app import replay_main
+from homing.spark.jobs import replay_main
 
 if __name__ == "__main__":
     sys.exit(replay_main())

@@ -10,14 +10,14 @@ _RECORDED = "tests/unit/delivery/test_operations.py::"
 _BATCH, _ROLES, _DAYS, _STORE, _DATABASE, _PREPARING = (
     "delivery/batch.py",
     "stores/sql/roles.py",
-    "stores/sql/days.py",
+    "stores/sql/archive_days.py",
     "stores/sql/store.py",
     "stores/sql/database.py",
-    "cli/preparing.py",
+    "cli/setup.py",
 )
 _ROLE = "tests/unit/delivery/test_roles.py::"
 
-_BY_HAND, _CLI = "airflow/by_hand.py", "tests/unit/cli/test_operations.py::"
+_BY_HAND, _CLI = "airflow/manual_replay.py", "tests/unit/cli/test_operations.py::"
 _HAND = "tests/unit/airflow_parts/test_by_hand.py::"
 
 GUARDS = (
@@ -155,7 +155,7 @@ GUARDS = (
     ),
     guard(
         "the command line keeps to the rule of a pipeline",
-        "cli/failing.py",
+        "cli/failures.py",
         "            within=rule_of(stores.store),\n",
         "",
         f"{_CLI}test_a_replay_that_needs_an_approval_is_not_made_here",
@@ -163,7 +163,7 @@ GUARDS = (
     guard(
         "only what was allowed or approved is replayed",
         "airflow/operators/spark.py",
-        "if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):",
+        "if not manual_replay.may_replay(stores.store, self.pipeline, context, self._names):",
         "if False:",
         f"{_HAND}test_messages_that_were_slipped_in_are_not_replayed",
         f"{_HAND}test_who_asked_cannot_approve[ann-responder0]",
@@ -205,10 +205,10 @@ GUARDS = (
     ),
     guard(
         "of an error of the system a log tells the number and not the text",
-        "calling/traces.py",
+        "invocation/error_info.py",
         '    return f"{_type_of(error)} ({os.strerror(number)})" if known',
         '    return f"{_type_of(error)} ({error})" if known',
-        "tests/unit/calling/test_traces.py::test_of_an_error_of_the_system_the_number_is_told_and_not_its_text",
+        "tests/unit/invocation/test_traces.py::test_of_an_error_of_the_system_the_number_is_told_and_not_its_text",
     ),
     guard(
         "a clear is written down",

@@ -13,7 +13,7 @@ _RECONCILED = "tests/unit/airflow_parts/test_reconciling.py::"
 _PAGE, _NOTES, _XCOMS, _HOOK = (
     f"airflow/{name}.py" for name in ("plugin/messages_page", "task_notes", "xcoms", "hooks/store")
 )
-_SERIALIZED = "airflow/serialized.py"
+_SERIALIZED = "airflow/serialized_dag.py"
 _OBSERVED, _CONNECTED = (f"tests/unit/airflow_parts/test_{name}.py::" for name in ("observing", "connection"))
 _FUZZED = "tests/fuzz/test_xcoms.py::"
 _ROUTED, _FORGED = (f"tests/trust/test_{name}.py::" for name in ("routes", "forged"))

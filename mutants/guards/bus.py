@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_RECEIVING, _BROKER, _CATALOG = (f"bus/embedded/{name}.py" for name in ("receiving", "broker", "catalog"))
+_RECEIVING, _BROKER, _CATALOG = (f"bus/embedded/{name}.py" for name in ("receiver", "broker", "catalog"))
 _EMBEDDED, _MESSAGES, _TOPICS = (f"tests/bus/test_{name}.py::" for name in ("embedded", "messages", "topics"))
 _ERRORS, _LISTENER = (f"tests/bus/test_{name}.py::" for name in ("errors", "listener"))
 
@@ -122,7 +122,7 @@ GUARDS = (
     ),
     guard(
         "what was sent is not sent again because it could not be passed on yet",
-        "bus/embedded/sending.py",
+        "bus/embedded/sender.py",
         "        except HomingError as error:\n",
         "        except ZeroDivisionError as error:\n",
         f"{_EMBEDDED}test_a_fan_out_that_breaks_half_way_reaches_nobody_and_then_everybody",
@@ -143,7 +143,7 @@ GUARDS = (
     ),
     guard(
         "a lock is renewed while the work goes on",
-        "bus/keeper.py",
+        "bus/lock_renewer.py",
         "            kept.every = max(kept.renew() * _RENEW_AT, _SHORTEST)\n",
         "            kept.every = max(kept.every * _RENEW_AT, _SHORTEST)\n",
         f"{_MESSAGES}test_a_lock_is_renewed_while_the_work_goes_on[embedded]",
@@ -157,7 +157,7 @@ GUARDS = (
     ),
     guard(
         "a removal that the service has not confirmed is none",
-        "bus/service/receiving.py",
+        "bus/azure/receiver.py",
         "                break\n            deleted.append(message)\n",
         "            deleted.append(message)\n",
         f"{_MESSAGES}test_what_was_deleted_before_the_service_failed_is_handed_out",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_SETTLING, _HOLDING, _BATCH, _BOOKS = (f"delivery/{name}.py" for name in ("settling", "holding", "batch", "books"))
-_INTAKE, _SUSPECTS, _REPLAYING, _RECORDS = (
-    f"delivery/{name}.py" for name in ("intake", "suspects", "replaying", "records")
+_SETTLING, _HOLDING, _BATCH, _BOOKS = (
+    f"delivery/{name}.py" for name in ("settlement", "leased_part", "batch", "audit")
 )
-_GIVING_UP = "delivery/giving_up.py"
+_INTAKE, _SUSPECTS, _REPLAYING, _RECORDS = (
+    f"delivery/{name}.py" for name in ("intake", "crash_tracking", "local_runner", "records")
+)
+_GIVING_UP = "delivery/dead_letter.py"
 
 _BATCHES, _MOVES, _AGAIN, _CRASHES = (
     f"tests/unit/delivery/test_{name}.py::" for name in ("batch", "dead_moves", "ids_again", "crashes")

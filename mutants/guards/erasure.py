@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_RETENTION, _ERASURE, _BOOKS, _WORK = (f"delivery/{name}.py" for name in ("retention", "erasure", "books", "work"))
+_RETENTION, _ERASURE, _BOOKS, _WORK = (
+    f"delivery/{name}.py" for name in ("retention", "erasure", "audit", "work_files")
+)
 _LEDGER, _REMOVAL, _SCRUB = (f"stores/sql/{name}.py" for name in ("ledger", "removal", "scrub"))
 
 _KEPT, _FORGOTTEN = (f"tests/unit/delivery/test_{name}.py::" for name in ("retention", "erasure"))
@@ -193,7 +195,7 @@ GUARDS = (
     ),
     guard(
         "who forgot how many, and why, is kept",
-        "cli/forgetting.py",
+        "cli/forget.py",
         "            with begun as outcome:\n",
         "            for outcome in [{}]:\n",
         "tests/unit/cli/test_forgetting.py::test_who_forgot_how_many_and_why_is_kept_without_the_ids",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_LISTENER, _SETTLING, _STORES = "listener/settling.py", "delivery/settling.py", "delivery/stores.py"
+_LISTENER, _SETTLING, _STORES = "listener/settlement.py", "delivery/settlement.py", "delivery/stores.py"
 _PATH = "tests/unit/cli/test_one_dead_letter_path.py::"
 
 GUARDS = (

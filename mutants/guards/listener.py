@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_SETTLING, _BOARD, _RUN, _DELIVERY = (f"listener/{name}.py" for name in ("settling", "board", "run", "delivery"))
+_SETTLING, _BOARD, _RUN, _DELIVERY = (
+    f"listener/{name}.py" for name in ("settlement", "in_flight", "workers", "delivery")
+)
 _ADVERSITY, _OUTCOMES, _LIFECYCLE = (
     f"tests/unit/listener/test_{name}.py::" for name in ("adversity", "outcomes", "lifecycle")
 )
@@ -178,35 +180,35 @@ GUARDS = (
     ),
     guard(
         "a store that wakes in vain, or is away, does not make the listener run hot",
-        "listener/bell.py",
+        "listener/wake_up.py",
         "            if self._in_vain:\n",
         "            if self._in_vain < 0:\n",
         f"{_WAKE_UP}test_store_that_is_mistaken_or_away_does_not_make_the_listener_run_hot",
     ),
     guard(
         "a listener that was stopped is not woken any more",
-        "listener/bell.py",
+        "listener/wake_up.py",
         "if has_come and not self._is_ended:",
         "if has_come:",
         f"{_WAKE_UP}test_bell_does_not_ring_after_it_was_stopped",
     ),
     guard(
         "what is committed just before the listening begins wakes the listener",
-        "stores/sql/wake_up.py",
+        "stores/sql/notify.py",
         "                    continue  # with another look, so that nothing falls in between\n",
         "",
         f"{_WAKE_UP}test_message_that_is_committed_just_before_the_listening_begins_is_handled",
     ),
     guard(
         "who is woken by the database and was cut off listens again",
-        "stores/sql/wake_up.py",
+        "stores/sql/notify.py",
         "            self._listen()  # and what was said meanwhile is seen by the look that follows\n",
         "            time.sleep(seconds)\n",
         f"{_WAKE_UP}test_listener_whose_connection_was_cut_listens_again",
     ),
     guard(
         "nothing wakes a connection that nobody reads",
-        "stores/sql/wake_up.py",
+        "stores/sql/notify.py",
         "UNLISTEN *",
         "LISTEN again",
         f"{_WAKE_UP}test_idle_connection_hears_nothing_that_nobody_reads",

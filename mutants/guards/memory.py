@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_STORE, _SHELF = "stores/memory/store.py", "stores/memory/shelf.py"
+_STORE, _SHELF = "stores/memory/store.py", "stores/memory/index.py"
 _ABILITIES, _CRASHES, _VERBS = (f"tests/conformance/test_{name}.py::" for name in ("abilities", "crashes", "verbs"))
 _OWN, _WINDOW = "tests/unit/stores/test_memory_store.py::", "tests/unit/stores/test_duplicate_window.py::"
 

@@ -57,7 +57,7 @@ GUARDS = (
     ),
     guard(
         "what waits for a retry is in nobody's hand",
-        "listener/settling.py",
+        "listener/settlement.py",
         "if self._postpone(delivery, delay) or (",
         "if (",
         f"{_KILLED}test_what_waits_for_a_retry_when_its_listener_is_killed_is_never_dead",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_STORE, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("store", "weights", "claims"))
-_LIMIT, _SETTLING, _FAILURE = "size_limit.py", "delivery/settling.py", "failure.py"
+_STORE, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("store", "row_sizes", "claims"))
+_LIMIT, _SETTLING, _FAILURE = "size_limit.py", "delivery/settlement.py", "failure.py"
 _LIMITS = "tests/unit/stores/test_size_limit.py::"
 _LARGE = "tests/unit/delivery/test_large_messages.py::"
 _ALONE = "tests/unit/executors/test_alone.py::"

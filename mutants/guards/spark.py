@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_RECORDER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "steps", "alone"))
-_KEEPER = "delivery/keeper.py"
-_APP, _WRITING = "spark/app.py", "spark/writing.py"
+_RECORDER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "steps", "local_engine"))
+_KEEPER = "delivery/lease_keeper.py"
+_APP, _WRITING = "spark/jobs.py", "spark/writer.py"
 _ATTEMPTS, _KEEPING, _SMALL = (
     f"tests/unit/executors/test_{name}.py::" for name in ("task_attempts", "lease_keeper", "alone")
 )
@@ -27,7 +27,7 @@ GUARDS = (
     ),
     guard(
         "a message that failed once and is left out by a DataFrame handler now is dropped, and does not wait for ever",
-        "spark/whole.py",
+        "spark/dataframe_flow.py",
         "entry.state != PROCESSED and ",
         "",
         f"{_WHOLE}test_a_message_that_failed_before_and_is_left_out_now_is_dropped",
@@ -98,7 +98,7 @@ GUARDS = (
     guard(
         "after a crash, each message is named before it is handled",
         _RECORDER,
-        "            self._ledger.suspect(self._fence, suspects.one(entry))\n",
+        "            self._ledger.suspect(self._fence, crash_tracking.one(entry))\n",
         "            assert entry\n",
         f"{_SMALL}test_what_a_message_that_kills_was_part_of_goes_on_without_it",
     ),
@@ -153,7 +153,7 @@ GUARDS = (
     ),
     guard(
         "rows of a lake that cannot be read back are not delivered",
-        "spark/lake.py",
+        "spark/parquet_destination.py",
         "    if rows != readable:\n",
         "    if rows is None:\n",
         "tests/spark/test_lake.py::test_rows_that_cannot_be_read_back_are_not_delivered",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_WORK, _TRACES, _BINDING = "delivery/work.py", "calling/traces.py", "binding.py"
+_WORK, _TRACES, _BINDING = "delivery/work_files.py", "invocation/error_info.py", "binding.py"
 _LEDGER, _DATABASE, _COMPLAINTS, _DIALECTS = (
-    f"stores/sql/{name}.py" for name in ("ledger", "database", "complaints", "dialects")
+    f"stores/sql/{name}.py" for name in ("ledger", "database", "error_text", "dialects")
 )
 _FILES, _SMALL = "tests/unit/delivery/test_work_dir.py::", "tests/unit/executors/test_alone.py::"
-_TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/calling/test_traces.py::"
+_TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/invocation/test_traces.py::"
 _URLS = "tests/unit/stores/test_open_store.py::"
 
 GUARDS = (
@@ -117,7 +117,7 @@ GUARDS = (
     ),
     guard(
         "an error that nobody expected ends a job without its text",
-        "spark/app.py",
+        "spark/jobs.py",
         "failed:\\n{frames_of(error)}",
         "failed:\\n{error!r} {frames_of(error)}",
         f"{_SMALL}test_an_error_that_nobody_expected_is_told_by_its_stack_and_without_its_text",

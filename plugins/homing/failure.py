@@ -29,9 +29,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from homing.calling.content import accept_json
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.excerpts import excerpt
+from homing.invocation.content_copy import accept_json
 from homing.message import Message, MessageRef, decode, encode
 
 #: Marks a message whose content is a failure record.

@@ -22,7 +22,7 @@ from demo.orders import expect, make_orders
 from demo.pipeline import OrdersPipeline
 from homing import Message
 from homing.delivery import Books, keep_books, open_pipeline_stores
-from homing.delivery.giving_up import give_up
+from homing.delivery.dead_letter import give_up
 from homing.delivery.operations import REPLAY, read_operations
 
 SETTLED = 600.0

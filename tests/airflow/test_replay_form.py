@@ -12,7 +12,7 @@ import pytest
 
 import homing
 from homing.delivery import keep_books, open_pipeline_stores
-from homing.delivery.giving_up import give_up
+from homing.delivery.dead_letter import give_up
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 

@@ -103,7 +103,7 @@ def test_a_listener_that_dies_before_it_acknowledges_may_leave_a_message_deliver
 def test_good_messages_pass_any_number_that_wait_for_a_retry(
     store: RabbitStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.listener.board.MAX_HELD", 2)
+    monkeypatch.setattr("homing.listener.in_flight.MAX_HELD", 2)
     seen: list[Any] = []
 
     def on_message(content: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homing.delivery.work import LocalFiles
+from homing.delivery.work_files import LocalFiles
 from tests.simulation.virtual import Here
 
 NO_FILES = "NO FILES"

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from homing.delivery import Batch, Selection, take_in, work
+from homing.delivery import Batch, Selection, take_in, work_files
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import select
-from homing.delivery.replaying import replay_here
+from homing.delivery.local_runner import replay_here
 from homing.errors import StoreUnavailableError, TooLargeError
 from homing.message import Message
 from homing.pipeline import load_chain
-from homing.spark import app
+from homing.spark import jobs
 from homing.spark.submit import hadoop_shell
 from tests.simulation.hub import Process
 from tests.simulation.world import Pipeline, TaskFailedError, World
@@ -135,14 +135,14 @@ class Task:
 
     def process(self) -> None:
         if self._batch().reclaim((), self.world.lease):
-            self._run(app.process_main, "--work-dir", self._work_dir)
+            self._run(jobs.process_main, "--work-dir", self._work_dir)
 
     def deliver(self, flow: str) -> None:
         if self._batch().reclaim((), self.world.lease):
-            self._run(app.deliver_main, "--work-dir", self._work_dir, "--flow", flow)
+            self._run(jobs.deliver_main, "--work-dir", self._work_dir, "--flow", flow)
 
     def settle(self) -> dict[str, Any]:
-        work.remove(self._work_dir, self.run_id, hadoop_shell)
+        work_files.remove(self._work_dir, self.run_id, hadoop_shell)
         batch = self._batch()
         batch.settle()
         return {"failed": batch.awaiting_replay(), "stranded": batch.stranded()}
@@ -163,7 +163,7 @@ class Task:
             batch_id == self.run_id and token is not None for batch_id, token in rows
         )
         if params["how"] != HERE:
-            self._run(app.replay_main)
+            self._run(jobs.replay_main)
             return
         self._replay_here(batch)
         if batch.acknowledge_complete():

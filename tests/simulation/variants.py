@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from homing.delivery import intake
-from homing.delivery.settling import Settling
+from homing.delivery.settlement import Settling
 from homing.ledger import DELIVERED
-from homing.spark import app, recorder, steps
-from homing.spark.whole import WholeBatch
+from homing.spark import jobs, recorder, steps
+from homing.spark.dataframe_flow import WholeBatch
 from homing.stores.sql import SqlLedger, SqlStore
 from tests.simulation.harms import ANY, Shape
 from tests.simulation.hub import KILL, STALL
@@ -115,7 +115,7 @@ def note_the_frame_before_handing_it_over(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
     """The lease of a job that takes long is not renewed."""
-    patch.setattr(app.LeaseKeeper, "_run", lambda self: self._stop.wait())
+    patch.setattr(jobs.LeaseKeeper, "_run", lambda self: self._stop.wait())
 
 
 def chunks_too_large(patch: pytest.MonkeyPatch) -> None:

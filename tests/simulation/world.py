@@ -23,7 +23,7 @@ import pytest
 
 from homing.delivery import PipelineStores
 from homing.pipeline import HandlerChain, MessageContext, destination, message_filter
-from homing.spark import app, recorder
+from homing.spark import jobs, recorder
 from homing.stores import open_store, resolve_url
 from homing.stores.sql import SqlStore
 from homing.stores.sql.batches import Batches
@@ -140,10 +140,10 @@ class World:
         files.install(patch, self.here)
         frames.install(patch, self.here)
         patch.setattr(recorder, "CHUNK", CHUNK)
-        patch.setattr(app, "_end", self._ended)
-        patch.setattr(app, "_end_when_told", lambda: None, raising=False)
-        patch.setattr(app, "_show_our_log_lines", lambda: None)
-        patch.setattr(app.secrets, "read_stores_file", lambda _: None)
+        patch.setattr(jobs, "_end", self._ended)
+        patch.setattr(jobs, "_end_when_told", lambda: None, raising=False)
+        patch.setattr(jobs, "_show_our_log_lines", lambda: None)
+        patch.setattr(jobs.secrets, "read_stores_file", lambda _: None)
         replace(patch, [(open_store, self.open_store), (resolve_url, self.resolve)])
         patch.setattr(Batches, "finish_dead", self._counted(Batches.finish_dead))
         patch.setitem(sys.modules, "simulated_chains", self._module)

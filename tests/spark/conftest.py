@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.delivery.holding import Head
-from homing.delivery.work import LocalFiles, WorkDir
+from homing.delivery.leased_part import Head
+from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.ledger import Fence
 from homing.pipeline import load_chain
+from homing.spark.dataframe_flow import WholeBatch
 from homing.spark.engine import Engine, Pipeline
-from homing.spark.whole import WholeBatch
 
 CHAINS = Path(__file__).parent / "chains"
 FLOWS = ("lake", "crm")

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, open_pipeline_stores
 from homing.pipeline import load_chain
-from homing.spark.app import DEAD_LETTER_STORE, STORE
 from homing.spark.engine import Engine, Pipeline
+from homing.spark.jobs import DEAD_LETTER_STORE, STORE
 
 
 def main(work_dir: str) -> None:

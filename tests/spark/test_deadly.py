@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, keep_books, open_pipeline_stores
 from homing.failure import read_record
-from homing.spark.app import survive_crashes
 from homing.spark.engine import Engine, Pipeline
+from homing.spark.jobs import survive_crashes
 from tests.spark.conftest import FLOWS, Numbers, delivered
 from tests.spark.test_applications import submit
 

@@ -13,9 +13,9 @@ from homing.delivery import Settlement, keep_books
 from homing.errors import LeaseLostError, WorkDirError
 from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
-from homing.spark.app import survive_crashes
+from homing.spark.dataframe_handlers import Watch
 from homing.spark.engine import Engine
-from homing.spark.native import Watch
+from homing.spark.jobs import survive_crashes
 from tests.spark.conftest import FLOWS, Numbers, delivered
 
 

@@ -23,7 +23,7 @@ from homing.pipeline.handlers import Handler
 from homing.spark import parquet_lake
 from homing.spark.columns import PROCESSED_DDL
 from homing.spark.hadoop import HadoopFiles
-from homing.spark.lake import _files
+from homing.spark.parquet_destination import _files
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -209,7 +209,7 @@ def test_a_batch_whose_name_a_folder_cannot_have_is_put_in_its_place(
 def test_a_client_of_spark_connect_puts_files_in_place_in_a_folder_it_shares_with_the_server(
     spark: SparkSession, lake: Handler, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.spark.lake.is_client", lambda: True)
+    monkeypatch.setattr("homing.spark.parquet_destination.is_client", lambda: True)
     lake(messages(spark, "run:1", 0, 10))
     lake(messages(spark, "run:1", 0, 20))
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import open_pipeline_stores
-from homing.spark import app
+from homing.spark import jobs
 from homing.spark.engine import Pipeline
 from tests.spark.conftest import Numbers
 
@@ -36,14 +36,14 @@ def slowly(
     def session(name: str) -> Iterator[SparkSession]:
         yield spark  # which other tests need
 
-    monkeypatch.setattr(app, "open_session", session)
+    monkeypatch.setattr(jobs, "open_session", session)
     with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
         yield Numbers(spark, stores, pipeline, tmp_path, ("slow",))
 
 
 def deliver(numbers: Numbers) -> int:
     batch = ["--chain", numbers.pipeline.chain, "--run-id", "run", "--lease", str(LEASE)]
-    return app.deliver_main([*batch, "--flow", "slow", "--work-dir", numbers.work])
+    return jobs.deliver_main([*batch, "--flow", "slow", "--work-dir", numbers.work])
 
 
 def recorded(numbers: Numbers) -> int:

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from homing import Message
-from homing.delivery import Batch, Settlement, keep_books, suspects
+from homing.delivery import Batch, Settlement, crash_tracking, keep_books
 from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
-from homing.spark import whole
+from homing.spark import dataframe_flow
 from homing.spark.bisection import Bisection
 from tests.spark.conftest import Numbers, delivered, opened
 
@@ -120,14 +120,14 @@ def test_what_comes_to_the_batch_while_it_is_processed_is_left_out_by_no_rule(
     assert first.settle().failed == 1
     ((_, _, late),) = first.unfinished("before")
     batch = natively.claim("run", {"n": 2, "amount": "1"}, {"n": 3, "amount": "1", "drop": True})
-    ids = whole._ids
+    ids = dataframe_flow._ids
 
     def meanwhile(frame: DataFrame) -> Counter[str]:
-        monkeypatch.setattr(whole, "_ids", ids)
+        monkeypatch.setattr(dataframe_flow, "_ids", ids)
         natively.batch("run").reclaim([late])
         return ids(frame)
 
-    monkeypatch.setattr(whole, "_ids", meanwhile)
+    monkeypatch.setattr(dataframe_flow, "_ids", meanwhile)
     assert natively.engine(batch, "process").process(natively.work) == 1
 
     entries = natively.stores.ledger.entries([late])
@@ -148,15 +148,15 @@ def test_messages_that_cannot_be_read_are_left_out_by_no_rule_though_spark_may_s
 ) -> None:
     batch = natively.claim("run", {"n": 2, "amount": "1"}, {"n": 4, "amount": "1"})
     natively.engine(batch, "process").process(natively.work)
-    waiting = whole.WholeBatch._waiting
+    waiting = dataframe_flow.WholeBatch._waiting
 
-    def meanwhile(self: whole.WholeBatch, flow: str, processed: DataFrame) -> object:
+    def meanwhile(self: dataframe_flow.WholeBatch, flow: str, processed: DataFrame) -> object:
         found = waiting(self, flow, processed)
         for file in Path(natively.work).rglob("*.parquet"):
             befall(file)
         return found
 
-    monkeypatch.setattr(whole.WholeBatch, "_waiting", meanwhile)
+    monkeypatch.setattr(dataframe_flow.WholeBatch, "_waiting", meanwhile)
     natively.spark.conf.set(setting, "true")
     try:
         natively.engine(batch, "deliver.archive").deliver("archive", natively.work)
@@ -171,7 +171,7 @@ def test_who_comes_after_a_crash_looks_at_small_parts_of_what_was_in_hand_as_a_w
 ) -> None:
     batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(4)])
     first = natively.stores.ledger.open_step("run", "process", 600)
-    natively.stores.ledger.suspect(first, suspects.part(suspects.Span()))
+    natively.stores.ledger.suspect(first, crash_tracking.part(crash_tracking.Span()))
 
     fence = natively.stores.ledger.open_step("run", "process", 600)
     assert natively.at(batch, fence).process(natively.work) == 4
@@ -247,9 +247,9 @@ def test_what_a_driver_died_of_in_this_run_is_not_read_again_with_its_neighbours
     batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(3)])
     _, deadly, _ = sorted(batch.heads(), key=lambda head: head.message_id)
     first = natively.stores.ledger.open_step("run", "process", 600)
-    natively.stores.ledger.suspect(first, suspects.one(deadly.entry(SOURCE_FLOW, FAILED)))
+    natively.stores.ledger.suspect(first, crash_tracking.one(deadly.entry(SOURCE_FLOW, FAILED)))
     fence = natively.stores.ledger.open_step("run", "process", 600)
-    assert suspects.blame(natively.stores.ledger, fence) == deadly.message_id
+    assert crash_tracking.blame(natively.stores.ledger, fence) == deadly.message_id
 
     assert natively.at(batch, fence).process(natively.work) == 2
 
@@ -257,7 +257,7 @@ def test_what_a_driver_died_of_in_this_run_is_not_read_again_with_its_neighbours
 def test_what_could_not_be_tried_alone_is_released_and_fails_nobody(
     natively: Numbers, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole, "Bisection", partial(Bisection, most_failures=5))
+    monkeypatch.setattr(dataframe_flow, "Bisection", partial(Bisection, most_failures=5))
     poison = {1, 4, 7, 10}
     batch = natively.claim("run", *[{"n": n, "amount": "a lot" if n in poison else "1"} for n in range(12)])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from homing.delivery import work
+from homing.delivery import work_files
 from homing.errors import WorkDirError
 from homing.spark.submit import hadoop_shell
 from tests.spark.conftest import Numbers, delivered
@@ -37,7 +37,7 @@ def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_process_left_at_a_url_is_delivered_and_removed(numbers: Numbers, output: Path, behind: Path) -> None:
     numbers.claim("run", {"n": 1}, {"n": 2, "fail": "source"}, {"n": 3})
     arguments = ["--chain", "spark_chain:chain", "--run-id", "run", "--work-dir", URL]
-    work.require(URL, hadoop_shell)
+    work_files.require(URL, hadoop_shell)
 
     processed = submit(numbers, output, "process.py", *arguments)
     assert processed.returncode == 0, processed.stdout
@@ -50,8 +50,8 @@ def test_what_process_left_at_a_url_is_delivered_and_removed(numbers: Numbers, o
     assert done.returncode == 0, done.stdout
     assert [n for n, _, _ in delivered(output, "lake")] == [1, 3]
 
-    work.remove(URL, "run", hadoop_shell)
-    work.remove(URL, "run", hadoop_shell)
+    work_files.remove(URL, "run", hadoop_shell)
+    work_files.remove(URL, "run", hadoop_shell)
     assert list((behind / "orders").iterdir()) == []
     assert not Path("viewfs:").exists()
 
@@ -76,9 +76,9 @@ def test_of_what_was_forged_at_a_url_nothing_is_delivered(numbers: Numbers, outp
 
 def test_a_url_that_nobody_knows_the_way_to_is_told_so(numbers: Numbers, output: Path, behind: Path) -> None:
     with pytest.raises(WorkDirError, match=r'gopher://hole/work cannot be used.*No FileSystem for scheme "gopher"'):
-        work.require("gopher://hole/work", hadoop_shell)
+        work_files.require("gopher://hole/work", hadoop_shell)
     with pytest.raises(WorkDirError, match=r"Caused by.*S3AFileSystem not found.*Spark's jars must have"):
-        work.require("s3a://bucket/work", hadoop_shell)
+        work_files.require("s3a://bucket/work", hadoop_shell)
     numbers.claim("run", {"n": 1})
     arguments = ["--chain", "spark_chain:chain", "--run-id", "run", "--work-dir", "gopher://hole/work"]
 

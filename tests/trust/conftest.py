@@ -13,7 +13,7 @@ import pytest
 
 from homing import Message
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.giving_up import give_up
+from homing.delivery.dead_letter import give_up
 from homing.ledger import FAILED, Entry
 from tests.trust import expectations
 from tests.trust.rogue import RogueServer

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from homing.airflow import links, xcoms
-from homing.airflow.serialized import FIELD
+from homing.airflow.serialized_dag import FIELD
 from homing.errors import ConfigurationError, HomingError
 from homing.stores import open_store
 from tests.trust.conftest import EVIL, MARKS, Trial

@@ -60,7 +60,7 @@ def test_plain_text_is_written_down_as_it_is() -> None:
         ([1, (2, 3)], r"content\[1\] is of type builtins.tuple"),
         ({"a": [{1: "x"}]}, r"content.a\[0\] has the key 1"),
         ({"price": math.nan}, "content.price is nan"),
-        ("\ud800", "content holds a lone surrogate"),
+        ("\ud800", "content contains a lone surrogate"),
         (bytearray(b"x"), "content is of type builtins.bytearray"),
         ({1, 2}, "content is of type builtins.set"),
         ({"prices": [1, 10**5000]}, r"content.prices\[1\] is a number or another value that cannot be written"),

@@ -34,7 +34,7 @@ def _action(command: Command) -> Callable[[Namespace], None]:
         from airflow import settings
 
         from homing.airflow.hooks.store import find_url_on_server
-        from homing.cli.desk import VARIABLES, Desk
+        from homing.cli.context import VARIABLES, Desk
         from homing.cli.main import run
 
         sys.path.append(settings.DAGS_FOLDER)  # where the chains are

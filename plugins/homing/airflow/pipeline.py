@@ -12,7 +12,7 @@ from homing.airflow.hooks.store import find_url, is_url
 from homing.airflow.retry_policy import MessageRetries
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.private_folder import state_folder
-from homing.delivery.settling import DEFAULT_LEASE
+from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
 from homing.retry import RetryPolicy

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from homing.airflow.serialized import is_ours
+from homing.airflow.serialized_dag import is_ours
 from homing.airflow.xcoms import IDS, NOTE, read_column
 
 log = logging.getLogger(__name__)

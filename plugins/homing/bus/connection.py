@@ -22,7 +22,7 @@ def open_broker(connection: str) -> Broker:
 
         return open_embedded(connection)
     if "endpoint=" in connection.lower() or scheme.partition("+")[0] == "servicebus":
-        from homing.bus.service import open_service
+        from homing.bus.azure import open_service
 
         return open_service(connection)
     raise ConfigurationError(

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
-from homing.calling.returned import fault_of
-from homing.calling.traces import frames_of, sign_of
 from homing.errors import ConfigurationError
+from homing.invocation.error_info import frames_of, sign_of
+from homing.invocation.invalid_return import fault_of
 
 log = logging.getLogger(__name__)
 

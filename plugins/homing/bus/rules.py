@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from homing.bus.filter_language import Parser, Property, Value, compile_expression
 from homing.bus.message import Message
-from homing.bus.sql import Parser, Property, Value, compile_expression
 from homing.errors import ConfigurationError
 
 DEFAULT_RULE = "$Default"
@@ -28,7 +28,7 @@ _SETTABLE = {"message_id", "correlation_id", "to", "reply_to", "label", "session
 
 @dataclass(frozen=True)
 class SqlFilter:
-    """Messages for which this expression is true; see homing.bus.sql."""
+    """Messages for which this expression is true; see homing.bus.filter_language."""
 
     expression: str
 

@@ -6,7 +6,7 @@ import time
 from argparse import Namespace
 
 from homing.cli.command import DONE
-from homing.cli.desk import Desk
+from homing.cli.context import Desk
 from homing.errors import ConfigurationError
 from homing.stores.sql import SqlStore
 

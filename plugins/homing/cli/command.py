@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from homing.cli.desk import Desk
+    from homing.cli.context import Desk
 
 # Exit codes. Scripts rely on these.
 DONE = 0

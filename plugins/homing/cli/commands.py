@@ -38,13 +38,13 @@ COMMANDS = (
     Command(
         "init",
         "Create the tables of a pipeline and add what they lack, so that no other process has to",
-        "homing.cli.preparing:init",
+        "homing.cli.setup:init",
         (REASON, DRY_RUN, *_PIPELINE),
     ),
     Command(
         "grants",
         "Print the GRANT statements of a role, for PostgreSQL",
-        "homing.cli.preparing:grants",
+        "homing.cli.setup:grants",
         (
             argument("--role", required=True, choices=("producer", "consumer", "operator", "auditor")),
             argument("--to", required=True, metavar="NAME", help="the database role to grant to"),
@@ -55,13 +55,13 @@ COMMANDS = (
     Command(
         "stores",
         "Count the messages of stores",
-        "homing.cli.looking:stores",
+        "homing.cli.inspect:stores",
         (argument("stores", nargs="*", metavar="STORE", help="the stores, each a URL or env:NAME"), OUTPUT),
     ),
     Command(
         "send",
         "Store messages",
-        "homing.cli.sending:send",
+        "homing.cli.send:send",
         (
             argument("contents", nargs="*", metavar="CONTENT", help="one message each, as JSON unless --text is given"),
             argument("--file", metavar="PATH", help="a file with one message per line; - reads standard input"),
@@ -80,13 +80,13 @@ COMMANDS = (
     Command(
         "peek",
         "Show the next messages without claiming them",
-        "homing.cli.looking:peek",
+        "homing.cli.inspect:peek",
         (argument("--limit", type=int, default=1, help="maximum number of messages (default: 1)"), STORE, OUTPUT),
     ),
     Command(
         "list",
         "List messages without their contents",
-        "homing.cli.looking:list_messages",
+        "homing.cli.inspect:list_messages",
         (
             argument("--state", choices=STATES, help="only messages in this state"),
             argument("--after", type=int, default=0, metavar="NUMBER", help="continue after this sequence number"),
@@ -98,19 +98,19 @@ COMMANDS = (
     Command(
         "show",
         "Show one message: where it is, and what happened at each destination",
-        "homing.cli.looking:show",
+        "homing.cli.inspect:show",
         (argument("id", metavar="ID"), *_PIPELINE),
     ),
     Command(
         "failures",
         "List failures by error group",
-        "homing.cli.failing:failures",
+        "homing.cli.failures:failures",
         (*_SELECTION, argument("--messages", action="store_true", help="list the messages, not groups"), *_PIPELINE),
     ),
     Command(
         "replay",
         "Run failed messages through their chain again, in this process, skipping finished deliveries",
-        "homing.cli.failing:replay",
+        "homing.cli.failures:replay",
         (
             *_SELECTION,
             argument("--all", action="store_true", help="every failed message"),
@@ -124,7 +124,7 @@ COMMANDS = (
     Command(
         "dead-letter",
         "Move waiting messages to the dead-letter store",
-        "homing.cli.failing:dead_letter",
+        "homing.cli.failures:dead_letter",
         (
             argument("ids", nargs="+", metavar="ID"),
             argument("--reason", required=True, help="the reason; recorded with the message"),
@@ -135,7 +135,7 @@ COMMANDS = (
     Command(
         "purge",
         "Remove finished messages",
-        "homing.cli.keeping:purge",
+        "homing.cli.maintenance:purge",
         (
             argument("--older-than", metavar="DURATION", help="finished at least this long ago: PT24H, or seconds"),
             argument("--state", choices=(ACKNOWLEDGED, DEAD), default=ACKNOWLEDGED, help="(default: acknowledged)"),
@@ -147,7 +147,7 @@ COMMANDS = (
     Command(
         "forget",
         "Erase messages, finished or not, from everything that their pipeline keeps",
-        "homing.cli.forgetting:forget",
+        "homing.cli.forget:forget",
         (
             argument("ids", nargs="+", metavar="ID", help="message ids, or the full name of a single message"),
             argument("--reason", required=True, help="the reason; it is kept, so do not name a person in it"),
@@ -164,13 +164,13 @@ COMMANDS = (
     Command(
         "operations",
         "List who changed what, when and why",
-        "homing.cli.looking:operations",
+        "homing.cli.inspect:operations",
         (argument("--since", metavar="TIME", help="only operations with news since"), LIMIT, STORE, OUTPUT),
     ),
     Command(
         "audit",
         "Check that no message is missing: accepted = delivered + dropped + dead-lettered + waiting + forgotten",
-        "homing.cli.keeping:audit",
+        "homing.cli.maintenance:audit",
         (
             CHAIN,
             argument("--destinations", metavar="A,B", help="the chain's destinations, if the chain cannot be imported"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from homing.cli.command import DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE, Command
 from homing.cli.commands import COMMANDS
-from homing.cli.desk import Desk
+from homing.cli.context import Desk
 from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
 from homing.printable import printable
 

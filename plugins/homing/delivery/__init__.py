@@ -8,11 +8,11 @@
 The next durable copy always exists before this one is acknowledged, and every step may be done twice.
 """
 
+from homing.delivery.audit import Books, keep_books
 from homing.delivery.batch import Batch
-from homing.delivery.books import Books, keep_books
 from homing.delivery.failures import ErrorGroup, Failure, Selection
 from homing.delivery.intake import take_in
-from homing.delivery.settling import Settlement
+from homing.delivery.settlement import Settlement
 from homing.delivery.stores import PipelineStores, open_pipeline_stores
 
 __all__ = [

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta, timezone
 
-from homing.delivery.holding import Head, Held, Holding, resolve
+from homing.delivery.leased_part import Head, Held, Holding, resolve
 from homing.delivery.retention import tidy_up
-from homing.delivery.settling import DEFAULT_LEASE, Settlement, Settling, is_complete
+from homing.delivery.settlement import DEFAULT_LEASE, Settlement, Settling, is_complete
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
 from homing.failure import WORKER_CRASH

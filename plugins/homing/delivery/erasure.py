@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from homing.delivery.holding import resolve
+from homing.delivery.leased_part import resolve
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError, StillHeldError
 from homing.failure import dead_letter_id, ref_in

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from homing.delivery.holding import resolve
+from homing.delivery.leased_part import resolve
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
 from homing.failure import dead_letter_id, failed_at, record_in, ref_of

@@ -32,7 +32,7 @@ from homing.message import AVAILABLE, Message
 from homing.portions import MOST_BYTES
 from homing.size_limit import weight
 from homing.store import DEAD_LETTER, TOO_LARGE, UNREADABLE, Store
-from homing.stores.incoming import MAX_ID
+from homing.stores.validation import MAX_ID
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from homing.listener.config import ListenerConfig
 from homing.listener.metrics import ListenerMetrics
-from homing.listener.progress import Progress
+from homing.listener.partial_progress import Progress
 from homing.listener.store_listener import StoreListener
 
 __all__ = ["ListenerConfig", "ListenerMetrics", "Progress", "StoreListener"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from homing.calling.content import clone
+from homing.invocation.content_copy import clone
 from homing.message import Message
 from homing.store import ATTEMPTS
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from homing.calling.batches import Answer, BatchAnswerError, PartialFailure, read_partial, read_returned
-from homing.calling.coroutines import run
-from homing.calling.signature import Convention, compile_call, compile_item
 from homing.errors import ConfigurationError
+from homing.invocation.batch_result import Answer, BatchAnswerError, PartialFailure, read_partial, read_returned
+from homing.invocation.coroutines import run
+from homing.invocation.signature import Convention, compile_call, compile_item
 from homing.message import Message
 
 _CONVENTION = Convention(

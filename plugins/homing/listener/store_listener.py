@@ -7,12 +7,12 @@ import time
 from types import TracebackType
 from typing import Any
 
-from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.metrics import Counts, ListenerMetrics
-from homing.listener.run import Run
 from homing.listener.service import Service
+from homing.listener.workers import Run
 from homing.store import Store
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from homing.calling.traces import describe
 from homing.errors import HandlerError
 from homing.failure import FailureRecord, build_record, read_record
+from homing.invocation.error_info import describe
 from homing.pipeline.chain import HandlerChain
+from homing.pipeline.chain_loader import load_chain
 from homing.pipeline.context import MessageContext
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.handlers import (
@@ -17,7 +18,6 @@ from homing.pipeline.handlers import (
     processor_router,
     transformer,
 )
-from homing.pipeline.loading import load_chain
 from homing.pipeline.outcome import Delivery, ExecutionError, ExecutionResult
 from homing.pipeline.replay import ReplayConfig
 from homing.pipeline.signals import Drop

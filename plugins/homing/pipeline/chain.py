@@ -17,16 +17,16 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
-from homing.calling.content import accept, accept_json
-from homing.calling.traces import frames_of, sign_of, text_of
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, done_of, new_copy, read_record
+from homing.ids import new_id
+from homing.invocation.content_copy import accept, accept_json
+from homing.invocation.error_info import frames_of, sign_of, text_of
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
 from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
-from homing.pipeline.identity import new_id
 from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.workers import PATIENCE, Workers

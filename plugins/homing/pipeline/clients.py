@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from homing.calling.coroutines import run
-from homing.calling.forks import start_over_after_fork
-from homing.calling.traces import frames_of
+from homing.invocation.coroutines import run
+from homing.invocation.error_info import frames_of
+from homing.invocation.fork_safety import start_over_after_fork
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from homing.binding import bind
-from homing.calling.content import accept, accept_json, clone, is_mutable
 from homing.errors import BindingError, UnstorableContentError
+from homing.invocation.content_copy import accept, accept_json, clone, is_mutable
 from homing.message import Encoded, Message, encode, encode_accepted, encode_json
 
 T = TypeVar("T")

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from homing.calling.interrupts import is_interrupt
-from homing.calling.traces import describe, text_of
 from homing.errors import HandlerError
 from homing.failure import SOURCE, build_record
+from homing.invocation.error_info import describe, text_of
+from homing.invocation.interrupts import is_interrupt
 from homing.message import Message, MessageRef
+from homing.pipeline.attempt import snapshot_of
 from homing.pipeline.context import MessageContext
 from homing.pipeline.flows import Flow, SourceFlow
 from homing.pipeline.outcome import DELIVERED, DROPPED, EXECUTED, FAILED, Delivery, Ended, ExecutionResult
 from homing.pipeline.signals import Drop
-from homing.pipeline.steps import snapshot_of
 from homing.pipeline.workers import Workers
 
 

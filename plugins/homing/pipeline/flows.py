@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homing.errors import ChainError, HandlerError
-from homing.pipeline.batches import deliver_batch
+from homing.pipeline.attempt import call, deliver, fail, process
+from homing.pipeline.batch_delivery import deliver_batch
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import DESTINATION, DESTINATION_ROUTER, PROCESSORS, Handler
 from homing.pipeline.outcome import DROPPED, FILTERED, Delivery, Ended
 from homing.pipeline.signals import Drop
-from homing.pipeline.steps import call, deliver, fail, process
 
 _ROUTED = 100
 

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from homing.calling.batches import PartialFailure
-from homing.calling.coroutines import run
-from homing.calling.limits import Circuit, CircuitBreaker, Guard, Rate
-from homing.calling.signature import Convention, compile_call, compile_item
 from homing.errors import ChainError
+from homing.invocation.batch_result import PartialFailure
+from homing.invocation.coroutines import run
+from homing.invocation.rate_limit import Circuit, CircuitBreaker, Guard, Rate
+from homing.invocation.signature import Convention, compile_call, compile_item
 from homing.message import is_unicode
 from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext

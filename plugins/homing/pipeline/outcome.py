@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from homing.calling.forks import start_over_after_fork
 from homing.errors import HandlerError, HandlersFailedError
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.message import Message
 
 # The states of a delivery that did not fail. All three are final: a replay skips them.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from homing.calling.forks import start_over_after_fork
+from homing.invocation.fork_safety import start_over_after_fork
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from homing.spark.datasource import HomingDataSource, register
-    from homing.spark.lake import parquet_lake
+    from homing.spark.parquet_destination import parquet_lake
 
-_MODULES = {"HomingDataSource": "datasource", "parquet_lake": "lake", "register": "datasource"}
+_MODULES = {"HomingDataSource": "datasource", "parquet_lake": "parquet_destination", "register": "datasource"}
 
 __all__ = ["HomingDataSource", "parquet_lake", "register"]
 

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from homing.spark.columns import STORED_DDL
-from homing.spark.reading import StoreReader
-from homing.spark.streaming import StoreStreamReader
-from homing.spark.writing import StoreStreamWriter, StoreWriter
+from homing.spark.reader import StoreReader
+from homing.spark.stream_reader import StoreStreamReader
+from homing.spark.writer import StoreStreamWriter, StoreWriter
 
 
 def register(spark: SparkSession) -> None:

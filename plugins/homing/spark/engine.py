@@ -14,22 +14,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
-from homing.delivery.holding import Head, Held
-from homing.delivery.work import WorkDir
+from homing.delivery.leased_part import Head, Held
+from homing.delivery.work_files import WorkDir
 from homing.errors import LeaseLostError
 from homing.ledger import FAILED, SOURCE_FLOW, Fence
 from homing.message import MessageRef
 from homing.pipeline import HandlerChain
 from homing.pipeline.flows import DestinationFlow, Flow
 from homing.pipeline.handlers import Handler
-from homing.spark import native, steps
+from homing.spark import dataframe_handlers, steps
 from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
+from homing.spark.dataframe_flow import Source, WholeBatch
 from homing.spark.hadoop import HadoopFiles
 from homing.spark.options import Place
-from homing.spark.parts import Parts
+from homing.spark.partitions import Parts
 from homing.spark.sessions import file_options, in_portions, parallelism, reading_options
 from homing.spark.smaller_parts import Keep
-from homing.spark.whole import Source, WholeBatch
 from homing.stores import resolve_url
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Engine:
         output = place.new_output(self.batch.run_id, self.fence.owner)
         parts: dict[DataFrame, tuple[str, int]] = {}
 
-        def keep(frame: DataFrame, watch: native.Watch) -> DataFrame:
+        def keep(frame: DataFrame, watch: dataframe_handlers.Watch) -> DataFrame:
             part = f"{output}/{next(numbers)}"
             frame.write.mode("overwrite").options(**file_options()).parquet(part)
             kept = self._parquet([part])
@@ -92,7 +92,7 @@ class Engine:
         left = self._work_dir(work_dir).checked(self.batch.run_id)
         if left is None:
             # Parts that were told from what fails are not to be made twice.
-            whole = native.is_native(self.chain.source.processors)
+            whole = dataframe_handlers.is_native(self.chain.source.processors)
             return self._deliver(flow, self._processed(_cached if whole else lambda frame, _: frame))
         return self._deliver(flow, [self._one_by_one(self._parquet(left))] if left else [])
 
@@ -111,8 +111,8 @@ class Engine:
 
     def _processed(self, keep: Keep) -> list[DataFrame]:
         """The messages after the source flow, in as many parts as it took."""
-        if not native.is_native(self.chain.source.processors):
-            watch = native.Watch()
+        if not dataframe_handlers.is_native(self.chain.source.processors):
+            watch = dataframe_handlers.Watch()
             return [keep(self._source_flow(watch.begin(self._read(self.batch.held(), None)), watch), watch)]
         processors, start = self.chain.source.processors, self._begins_at()
         return self._whole().process(Source(processors, start, self._read, self._source_flow, keep))
@@ -120,7 +120,7 @@ class Engine:
     def _read(self, parts: Sequence[Held], some: Sequence[Head] | None) -> DataFrame:
         """These messages, or all, of these parts of the batch, after the handlers before the first for DataFrames."""
         start, frames = self._begins_at(), []
-        native_first = native.is_native(self.chain.source.processors) and start == 0
+        native_first = dataframe_handlers.is_native(self.chain.source.processors) and start == 0
         for held in parts:
             cut = self._parts(held, some)
             # The record of a failure is not the message that failed.
@@ -130,7 +130,9 @@ class Engine:
             raise LeaseLostError("it holds no messages any more: its lease ran out while Spark started")
         return _union(frames)
 
-    def _source_flow(self, begun: DataFrame, watch: native.Watch, section: native.Segment | None = None) -> DataFrame:
+    def _source_flow(
+        self, begun: DataFrame, watch: dataframe_handlers.Watch, section: dataframe_handlers.Segment | None = None
+    ) -> DataFrame:
         """The plan of the source flow, or of a section of it, over messages that were read."""
         start, stop = (section.start, section.stop) if section else (self._begins_at(), None)
         processors = self.chain.source.processors[:stop]
@@ -138,7 +140,7 @@ class Engine:
 
     def _begins_at(self) -> int:
         """How many of the source flow's processors are behind a message when it is read."""
-        first = next(native.segments(self.chain.source.processors), None)
+        first = next(dataframe_handlers.segments(self.chain.source.processors), None)
         return 0 if first is None or first.native else first.stop
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
@@ -146,19 +148,21 @@ class Engine:
         return parts.through(self.spark, lambda read: steps.process(task, read, stop), PROCESSED_DDL)
 
     def _through(
-        self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, watch: native.Watch
+        self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, watch: dataframe_handlers.Watch
     ) -> DataFrame:
         """The plan of these processors, from `start` on, each in its own way."""
         task = self._task(flow)
-        for segment in native.segments(processors):
+        for segment in dataframe_handlers.segments(processors):
             if segment.stop <= start:
                 continue
             if segment.native:
                 for handler in processors[segment.start : segment.stop]:
-                    frame = native.apply(handler, frame, watch)
+                    frame = dataframe_handlers.apply(handler, frame, watch)
             else:
 
-                def run(batches: Iterator[pa.RecordBatch], cut: native.Segment = segment) -> Iterator[pa.RecordBatch]:
+                def run(
+                    batches: Iterator[pa.RecordBatch], cut: dataframe_handlers.Segment = segment
+                ) -> Iterator[pa.RecordBatch]:
                     return steps.go_on(task, flow, cut.start, cut.stop, batches)
 
                 frame = frame.mapInArrow(run, PROCESSED_DDL)
@@ -171,7 +175,7 @@ class Engine:
         if processed:
             messages = _union(processed) if rate is None else _union(processed).coalesce(1)
             flow = self._flow(name)
-            if isinstance(flow, DestinationFlow) and native.is_native((*flow.processors, flow.destination)):
+            if isinstance(flow, DestinationFlow) and dataframe_handlers.is_native((*flow.processors, flow.destination)):
                 each = partial(self._each, rate=rate)
                 total = self._whole().deliver(flow, messages, self._through, each, rate)
             else:
@@ -206,15 +210,15 @@ class Engine:
         return WorkDir(place, HadoopFiles(), self.stores.ledger)
 
     def _whole(self) -> WholeBatch:
-        native.run_everything(self.spark)
+        dataframe_handlers.run_everything(self.spark)
         return WholeBatch(self.spark, self.stores.ledger, self.batch, self.fence)
 
     def _careful(self, name: str) -> bool:
         """Whether executors say which message they have in hand: after a crash, unless WholeBatch says which part."""
         if name == SOURCE_FLOW:
-            return self.fence.crashed and not native.is_native(self.chain.source.processors)
+            return self.fence.crashed and not dataframe_handlers.is_native(self.chain.source.processors)
         flow = self._flow(name)
-        whole = isinstance(flow, DestinationFlow) and native.is_native((*flow.processors, flow.destination))
+        whole = isinstance(flow, DestinationFlow) and dataframe_handlers.is_native((*flow.processors, flow.destination))
         return self.fence.crashed and not whole
 
     def _flow(self, name: str) -> Flow:
@@ -257,7 +261,7 @@ def _readable(messages: DataFrame) -> DataFrame:
     return messages.withColumn("message", content)
 
 
-def _cached(frame: DataFrame, _: native.Watch) -> DataFrame:
+def _cached(frame: DataFrame, _: dataframe_handlers.Watch) -> DataFrame:
     """Made now: what was observed of a plan is known only when it has run."""
     cached = frame.cache()
     cached.count()

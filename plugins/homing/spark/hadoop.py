@@ -17,7 +17,7 @@ _OWNER_ONLY = "700"
 
 @dataclass(frozen=True)
 class HadoopFiles:
-    """Implements `homing.delivery.work.Files` for every URL that Spark can read and write. Needs no Spark session."""
+    """Implements `delivery.work_files.Files` for each URL that Spark can read and write. Needs no Spark session."""
 
     #: What lies there, for those who read why it cannot be used, and what is raised then.
     what: str = "work directory"

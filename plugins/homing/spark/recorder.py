@@ -9,7 +9,7 @@ from types import TracebackType
 
 from pyspark import TaskContext
 
-from homing.delivery import suspects
+from homing.delivery import crash_tracking
 from homing.errors import HomingError, StoreUnavailableError
 from homing.excerpts import excerpt
 from homing.ledger import PART, Entry, Fence, Ledger
@@ -48,7 +48,7 @@ class Recorder:
     def begin(self, entry: Entry) -> None:
         """Says, after a crash, which message is in hand: `entry` is what to record should the worker die of it."""
         if self.careful:
-            self._ledger.suspect(self._fence, suspects.one(entry))
+            self._ledger.suspect(self._fence, crash_tracking.one(entry))
 
     def rest(self) -> None:
         """Notes, after a crash, that no message is being handled: what happens now is the fault of none."""

@@ -17,22 +17,22 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from homing.calling.limits import Rate, share_rates
-from homing.calling.traces import describe
-from homing.delivery.suspects import gave_up
+from homing.delivery.crash_tracking import gave_up
 from homing.errors import ContentError
 from homing.failure import as_json
+from homing.invocation.error_info import describe
+from homing.invocation.rate_limit import Rate, share_rates
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.outcome import Ended
 from homing.portions import MOST_BYTES
-from homing.spark import pages
+from homing.spark import arrow_page
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import STORED, TALLY, rows_of, to_batch
-from homing.spark.lanes import Lanes
 from homing.spark.recorder import Recorder
+from homing.spark.router_pool import Lanes
 from homing.stores import open_store
 from homing.stores.sql import SqlStore, rows
 
@@ -78,7 +78,7 @@ def _ledger(store_url: str) -> Ledger:
 # -- the source flow -------------------------------------------------------------------------------------------
 
 
-def process(task: Task, read: Iterator[pages.Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
+def process(task: Task, read: Iterator[arrow_page.Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
     """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
     chain, ledger = task.load_chain(), task.ledger()
     # If messages are only begun here, the step that ends them records that they do not fail any more.

@@ -4,7 +4,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from homing.airflow import PipelineSpec, ReplayOperator
-from homing.airflow.serialized import FIELD
+from homing.airflow.serialized_dag import FIELD
 
 TASKS = 16
 

@@ -30,7 +30,7 @@ def hold(pipeline: str, place: str, which: object = "") -> None:
 def hold_in_stores() -> None:
     """Makes places of what tasks do with stores: `look` before a claim, `claimed` after it was committed, and
     `copied<store>` between copying messages to another store and acknowledging them."""
-    from homing.delivery.settling import Settling
+    from homing.delivery.settlement import Settling
     from homing.stores.sql import SqlStore
 
     lease_batch, copy = SqlStore.lease_batch, Settling._copy

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from homing.airflow import PipelineSpec
-from homing.airflow.serialized import FIELD
+from homing.airflow.serialized_dag import FIELD
 from homing.airflow.xcoms import NOTE
 from homing.delivery import PipelineStores, open_pipeline_stores
 from tests.unit.cli.conftest import CHAIN

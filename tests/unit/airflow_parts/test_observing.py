@@ -25,12 +25,12 @@ from homing.airflow import (
     delivery_dag,
 )
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
-from homing.airflow.serialized import FIELD, PipelineReference, describe, pipeline_of
+from homing.airflow.serialized_dag import FIELD, PipelineReference, describe, pipeline_of
 from homing.airflow.task_notes import on_dag_run_failed, on_dag_run_success, show_messages
 from homing.airflow.xcoms import IDS, NOTE, read_column
 from homing.delivery import PipelineStores
-from homing.delivery.giving_up import give_up
-from homing.delivery.stories import tell
+from homing.delivery.dead_letter import give_up
+from homing.delivery.status import tell
 from homing.ledger import DROPPED, SOURCE_FLOW, Entry
 from tests.unit.airflow_parts.conftest import DAG_OF_OURS, FakeTask
 from tests.unit.delivery.conftest import FLOWS, Pipeline

@@ -95,7 +95,7 @@ def test_a_driver_on_this_machine_gets_the_stores_from_its_environment_and_the_c
     assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
     assert said["files"] == {}
     with zipfile.ZipFile(option(said["argv"], "--py-files")) as code:
-        assert {"homing/spark/app.py", "parts_chain.py"} <= set(code.namelist())
+        assert {"homing/spark/jobs.py", "parts_chain.py"} <= set(code.namelist())
     assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
 
 
@@ -140,7 +140,7 @@ def test_a_client_of_spark_connect_gets_everything_from_its_environment(
     assert said["env"]["SPARK_REMOTE"] == "sc://host:15002/;token=abc"
     assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
     with zipfile.ZipFile(said["env"]["HOMING_PY_FILES"]) as code:
-        assert {"homing/spark/app.py", "parts_chain.py"} <= set(code.namelist())
+        assert {"homing/spark/jobs.py", "parts_chain.py"} <= set(code.namelist())
     assert not any(secret in str((said["argv"], said["shown"])) for secret in (*secrets, "abc"))
 
 

@@ -11,8 +11,8 @@ from azure.servicebus import exceptions
 
 from homing import message as m
 from homing.bus import Message
+from homing.bus.azure.messages import to_sdk
 from homing.bus.embedded.rows import _ENVELOPE
-from homing.bus.service.messages import to_sdk
 from homing.errors import StoreUnavailableError, UnstorableContentError
 from homing.stores.servicebus.bodies import ENCODING, HEADERS, PARTITION, PRIORITY, as_headers
 from homing.stores.servicebus.envelope import pack

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from homing.delivery import PipelineStores, work
+from homing.delivery import PipelineStores, work_files
 from tests.unit.cli.conftest import Shell
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
@@ -71,7 +71,7 @@ def test_the_folders_of_its_runs_go_from_the_work_directories_of_this_user_or_th
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     for place in (state, elsewhere):
-        Path(work.WorkDir(str(place), work.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
+        Path(work_files.WorkDir(str(place), work_files.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
 
     homing("forget", failed, "--reason", "asked for", "--work-dir", str(elsewhere))
     assert (len(list(state.iterdir())), len(list(elsewhere.iterdir()))) == (1, 0)
@@ -80,7 +80,7 @@ def test_the_folders_of_its_runs_go_from_the_work_directories_of_this_user_or_th
 def test_without_a_work_directory_those_of_this_user_are_looked_into(
     homing: Shell, failed: str, stores: PipelineStores, state: Path
 ) -> None:
-    Path(work.WorkDir(str(state), work.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
+    Path(work_files.WorkDir(str(state), work_files.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
 
     removed = homing.json("forget", failed, "--reason", "asked for")
 
@@ -137,7 +137,7 @@ def test_what_somebody_works_on_is_refused_and_stays(homing: Shell, pipeline: Pi
 KILLED = """
 import os, signal, sys
 from homing.cli.main import main
-from homing.delivery import work
+from homing.delivery import work_files
 from homing.stores.sql import SqlLedger, SqlStore
 from homing.stores.sql.tombstones import Tombstones
 
@@ -153,7 +153,7 @@ sys.exit(main(["forget", "x", "--reason", "asked for"]))
     ("place", "step"),
     [
         ("Tombstones", "begin"),
-        ("work", "erase"),
+        ("work_files", "erase"),
         ("SqlStore", "remove"),
         ("SqlLedger", "remove"),
         ("SqlStore", "scrub"),
@@ -166,7 +166,9 @@ def test_a_command_that_was_killed_is_finished_by_the_same_command(
     pipeline.stores.store.store({"text": "Marked-5f0e"}, id="x")
     batch = pipeline.batch("run")
     batch.claim(1)
-    Path(work.WorkDir(str(state), work.LocalFiles(), pipeline.stores.ledger).new_output("run", "me")).mkdir()
+    Path(
+        work_files.WorkDir(str(state), work_files.LocalFiles(), pipeline.stores.ledger).new_output("run", "me")
+    ).mkdir()
     pipeline.delivered("run", "x", "lake")
     pipeline.failed("run", "x", "crm")
     batch.settle()

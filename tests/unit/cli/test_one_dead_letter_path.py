@@ -12,7 +12,7 @@ import pytest
 
 from homing import ExecutionError, HandlerChain, ListenerConfig, Message, ReplayConfig, StoreListener, destination
 from homing.delivery import Batch, PipelineStores, keep_books
-from homing.delivery.replaying import replay_here
+from homing.delivery.local_runner import replay_here
 from homing.errors import LeaseLostError
 from homing.failure import FAILURE_TYPE, FailureRecord, build_record, dead_letter_id
 from homing.message import AVAILABLE
@@ -73,7 +73,7 @@ def by_settlement(stores: PipelineStores, refusing: Refusing) -> Message:
 
 def by_hand(stores: PipelineStores, refusing: Refusing, homing: Shell | None = None) -> Message:
     """Somebody dead-letters a message that no chain has seen."""
-    from homing.delivery.giving_up import give_up
+    from homing.delivery.dead_letter import give_up
 
     stores.store.store({"n": 1}, id="m1")
     assert give_up(stores, ["m1"], "a test") == {"m1"}
@@ -187,7 +187,7 @@ def test_homing_replay_delivers_what_is_left_of_it_and_it_is_gone(
 ) -> None:
     write(stores, refusing)
     before, refusing.away = len(refusing.got), False
-    monkeypatch.setattr("homing.cli.failing.load_chain", lambda _reference: refusing.chain)
+    monkeypatch.setattr("homing.cli.failures.load_chain", lambda _reference: refusing.chain)
 
     answer = homing("replay", "m1", "--chain", "shop:chain", "--reason", "it is up again", "-o", "json")
 
@@ -203,7 +203,7 @@ def test_a_replay_that_fails_again_leaves_it_where_it_was(
     homing: Shell, stores: PipelineStores, refusing: Refusing, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(stores, refusing)
-    monkeypatch.setattr("homing.cli.failing.load_chain", lambda _reference: refusing.chain)
+    monkeypatch.setattr("homing.cli.failures.load_chain", lambda _reference: refusing.chain)
 
     answer = homing("replay", "--all", "--chain", "shop:chain", "--reason", "to see", "-o", "json")
 
@@ -231,7 +231,7 @@ def test_two_failures_of_one_id_are_two_messages(
             refusing.chain.execute({"n": number}, id="m1")
     assert len(homing.json("failures", "--messages")) == 2
     refusing.away = False
-    monkeypatch.setattr("homing.cli.failing.load_chain", lambda _reference: refusing.chain)
+    monkeypatch.setattr("homing.cli.failures.load_chain", lambda _reference: refusing.chain)
 
     while homing.json("failures"):
         homing("replay", "--all", "--chain", "shop:chain", "--reason", "it is up again")
@@ -339,7 +339,7 @@ def test_a_dead_letter_that_is_moved_to_the_replay_store_and_fails_again_is_a_de
 
     assert FailureRecord.of(again).message.id == "m1"
     refusing.away = False
-    monkeypatch.setattr("homing.cli.failing.load_chain", lambda _reference: refusing.chain)
+    monkeypatch.setattr("homing.cli.failures.load_chain", lambda _reference: refusing.chain)
     answer = homing("replay", "m1", "--chain", "shop:chain", "--reason", "it is up again", "-o", "json")
     assert (answer.code, answer.data["delivered"]) == (0, 1), answer.err
     assert ("crm", {"n": 1}) in refusing.got

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from homing import HandlerChain, MessageContext, destination
 from homing.delivery import Batch, Books, PipelineStores, Settlement, keep_books, open_pipeline_stores
-from homing.delivery.replaying import replay_here
+from homing.delivery.local_runner import replay_here
 from homing.message import ACKNOWLEDGED
 from homing.stores.sql import SqlStore
 

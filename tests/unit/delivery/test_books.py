@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from homing.delivery import keep_books
-from homing.delivery.books import Books, Column
+from homing.delivery.audit import Books, Column
 from homing.ledger import DELIVERED, DROPPED, FILTERED, SOURCE_FLOW, Entry
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from homing import HandlerChain, destination
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
-from homing.delivery.giving_up import give_up
-from homing.delivery.replaying import replay_here
+from homing.delivery.dead_letter import give_up
+from homing.delivery.local_runner import replay_here
 from homing.errors import ChainError, LeaseLostError
 from homing.ledger import DELIVERED, PROCESSED, SOURCE_FLOW, Entry
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline

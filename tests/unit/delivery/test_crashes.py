@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing import HandlerChain, MessageContext, destination
-from homing.delivery import Batch, PipelineStores, replaying, suspects
-from homing.delivery.giving_up import give_up
-from homing.delivery.replaying import replay_here
+from homing.delivery import Batch, PipelineStores, crash_tracking, local_runner
+from homing.delivery.dead_letter import give_up
+from homing.delivery.local_runner import replay_here
 from homing.errors import StoreUnavailableError
 from homing.failure import WORKER_CRASH, worker_crash
 from homing.ledger import FAILED, PART, SOURCE_FLOW, Entry
@@ -39,7 +39,7 @@ def left_open(stores: PipelineStores, run_id: str, *, of: str | None = None, ste
 
 def test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_released(pipeline: Pipeline) -> None:
     batch, (innocent, killer) = pipeline.claimed("run", "good", "bad")
-    left_open(pipeline.stores, "run", of=suspects.one(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run")))
+    left_open(pipeline.stores, "run", of=crash_tracking.one(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run")))
 
     settlement = batch.settle()
 
@@ -69,7 +69,7 @@ def test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_tha
 def test_of_a_part_that_was_in_hand_only_its_messages_are_suspected(pipeline: Pipeline) -> None:
     batch, ids = pipeline.claimed("run", *range(4))
     first, last = sorted(ids)[1:3]
-    left_open(pipeline.stores, "run", of=suspects.part(suspects.Span(first, last)))
+    left_open(pipeline.stores, "run", of=crash_tracking.part(crash_tracking.Span(first, last)))
 
     batch.settle()
 
@@ -82,7 +82,7 @@ def test_a_settlement_that_is_done_again_counts_no_death_twice(
 ) -> None:
     batch, (bad, innocent) = pipeline.claimed("run", "bad", "good")
     pipeline.failed("run", bad, "crm")
-    killer = suspects.one(Entry(pipeline.ref(bad), "crm", FAILED, batch_id="run"))
+    killer = crash_tracking.one(Entry(pipeline.ref(bad), "crm", FAILED, batch_id="run"))
     left_open(pipeline.stores, "run", of=killer if known else None)
 
     def away(*_args: object, **_options: object) -> None:
@@ -130,7 +130,9 @@ def test_a_replay_that_dies_of_a_message_dead_letters_it_in_the_end_and_no_other
     again = pipeline.batch("again")
     again.reclaim([first, last])
     assert again.crashed_before()
-    left_open(pipeline.stores, "again", of=suspects.one(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run")))
+    left_open(
+        pipeline.stores, "again", of=crash_tracking.one(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run"))
+    )
     settlement = again.finish_replay()
 
     assert (settlement.dead_lettered, settlement.released) == (1, 1)
@@ -257,7 +259,7 @@ def test_an_exception_that_ends_a_replay_is_no_death_however_often(
         again = Batch(stores, f"replay {attempt}" if attempt else "replay", ["crm"], chain="orders")
         again.claim(10)
         with monkeypatch.context() as patch:
-            patch.setattr(replaying, "_rows", fails)
+            patch.setattr(local_runner, "_rows", fails)
             with pytest.raises(type(error)):
                 replay_here(stores, again, chain)
         assert again.finish_replay().released == 3

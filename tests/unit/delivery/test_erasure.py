@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import PipelineStores, erasure, keep_books, open_pipeline_stores, work
-from homing.delivery.replaying import replay_here
-from homing.delivery.suspects import one
+from homing.delivery import PipelineStores, erasure, keep_books, open_pipeline_stores, work_files
+from homing.delivery.crash_tracking import one
+from homing.delivery.local_runner import replay_here
 from homing.errors import ConfigurationError, StillHeldError, WorkDirError
 from homing.ledger import DELIVERED, FAILED, Entry, Ledger
 from homing.message import ACKNOWLEDGED, Message, MessageRef
@@ -39,7 +39,7 @@ def failed_with_content(pipeline: Pipeline, run_id: str, ref: MessageRef, text: 
 
 
 def erase(work_dir: Path, runs: Collection[str]) -> list[str]:
-    return work.erase(str(work_dir), runs, hadoop_shell)
+    return work_files.erase(str(work_dir), runs, hadoop_shell)
 
 
 def died(pipeline: Pipeline, work_dir: Path) -> dict[str, MessageRef]:
@@ -58,7 +58,9 @@ def died(pipeline: Pipeline, work_dir: Path) -> dict[str, MessageRef]:
     for text, ref in refs.items():
         failed_with_content(pipeline, "replay", ref, text)
     replay.finish_replay()
-    left = Path(work.WorkDir(str(work_dir), work.LocalFiles(), pipeline.stores.ledger).new_output("run", "me"))
+    left = Path(
+        work_files.WorkDir(str(work_dir), work_files.LocalFiles(), pipeline.stores.ledger).new_output("run", "me")
+    )
     left.mkdir(parents=True)
     (left / "part").write_text(MARK)
     return refs
@@ -164,7 +166,7 @@ def test_a_session_goes_on_once_its_failed_message_is_forgotten(database: str) -
 
 STEPS: dict[str, Callable[[PipelineStores], tuple[object, str]]] = {
     "the tombstone": lambda stores: (stores.ledger.tombstones, "begin"),
-    "the work files": lambda stores: (work, "erase"),
+    "the work files": lambda stores: (work_files, "erase"),
     "the message": lambda stores: (stores.store, "remove"),
     "the failure": lambda stores: (stores.failures, "remove"),
     "the dead letter": lambda stores: (stores.dead_letters, "remove"),
@@ -401,7 +403,7 @@ def test_a_reason_is_needed(pipeline: Pipeline) -> None:
 
 
 def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_path: Path, ledger: Ledger) -> None:
-    place = work.WorkDir(str(tmp_path / "work"), work.LocalFiles(), ledger)
+    place = work_files.WorkDir(str(tmp_path / "work"), work_files.LocalFiles(), ledger)
     for run_id in ("old", "young", "mine"):
         Path(place.new_output(run_id, "me")).mkdir()
     (tmp_path / "work" / "not-ours").mkdir()
@@ -409,7 +411,7 @@ def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_
         os.utime(path, (time.time() - 90_000,) * 2)
     os.utime(tmp_path / "work" / "not-ours", (0, 0))
 
-    erased = work.erase(str(tmp_path / "work"), ["mine"], hadoop_shell)
+    erased = work_files.erase(str(tmp_path / "work"), ["mine"], hadoop_shell)
 
     assert sorted(Path(each).name.rpartition("-")[0] for each in erased) == ["mine", "old"]
     assert sorted(each.name.rpartition("-")[0] for each in (tmp_path / "work").glob("*/")) == ["not", "young"]
@@ -418,7 +420,7 @@ def test_folders_that_no_run_has_touched_for_a_day_go_and_younger_ones_stay(tmp_
 def test_a_folder_that_cannot_be_removed_is_an_error(
     tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path(work.WorkDir(str(tmp_path), work.LocalFiles(), ledger).new_output("run", "me")).mkdir()
+    Path(work_files.WorkDir(str(tmp_path), work_files.LocalFiles(), ledger).new_output("run", "me")).mkdir()
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -426,7 +428,7 @@ def test_a_folder_that_cannot_be_removed_is_an_error(
     monkeypatch.setattr("shutil.rmtree", denied)
 
     with pytest.raises(WorkDirError, match="cannot be removed: Permission denied"):
-        work.erase(str(tmp_path), ["run"], hadoop_shell)
+        work_files.erase(str(tmp_path), ["run"], hadoop_shell)
 
 
 def test_a_tombstone_keeps_its_first_time_and_reason(pipeline: Pipeline) -> None:

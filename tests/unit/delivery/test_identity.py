@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from homing import Message
 from homing.delivery.failures import read_failures
-from homing.delivery.stories import tell
+from homing.delivery.status import tell
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.message import MessageRef
 from homing.stores.sql import SqlStore

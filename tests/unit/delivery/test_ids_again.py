@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from homing import Drop, HandlerChain, Message, MessageContext, destination, transformer
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.delivery.replaying import replay_here
+from homing.delivery.local_runner import replay_here
 from homing.ledger import DELIVERED, DROPPED, FAILED, Entry
 from homing.message import ACKNOWLEDGED, MessageRef
 from homing.pipeline import Handler

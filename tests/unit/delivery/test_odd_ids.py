@@ -15,8 +15,8 @@ from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_sto
 from homing.delivery.failures import Failure, read_failures
 from homing.failure import FAILURE_TYPE
 from homing.spark import steps
+from homing.spark.arrow_page import Page
 from homing.spark.columns import STORED, to_batch
-from homing.spark.pages import Page
 
 MODULE = """
 from homing import HandlerChain, destination

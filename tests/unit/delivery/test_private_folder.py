@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from homing.delivery.private_folder import make_private_folder
-from homing.delivery.work import LocalFiles, WorkDir
+from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.errors import WorkDirError
 from homing.ledger import Ledger
 from homing.spark.submit.class_archive import class_archive

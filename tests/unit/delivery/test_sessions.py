@@ -14,7 +14,7 @@ from sqlalchemy.types import NullType
 
 from homing import Message
 from homing.delivery import Batch, PipelineStores, keep_books
-from homing.delivery.giving_up import give_up
+from homing.delivery.dead_letter import give_up
 from homing.failure import FAILURE_TYPE
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore

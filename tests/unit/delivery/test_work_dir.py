@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import work
-from homing.delivery.work import LocalFiles, WorkDir, local_path
+from homing.delivery import work_files
+from homing.delivery.work_files import LocalFiles, WorkDir, local_path
 from homing.errors import LeaseLostError, WorkDirError
 from homing.ledger import Fence, Ledger
 from homing.spark.submit import hadoop_shell
@@ -103,9 +103,9 @@ def test_a_local_one_is_its_owners_alone_and_removed_with_its_run(tmp_path: Path
     assert mine.published("orders/run 1") == [f"{output}/messages.parquet"]
     assert stat.S_IMODE(output.parent.stat().st_mode) == 0o700
     assert files.folders == []
-    work.require(place, hadoop_shell)
-    work.remove(place, "orders/run 1", hadoop_shell)
-    work.remove(place, "orders/run 1", hadoop_shell)
+    work_files.require(place, hadoop_shell)
+    work_files.remove(place, "orders/run 1", hadoop_shell)
+    work_files.remove(place, "orders/run 1", hadoop_shell)
     assert list((tmp_path / "work").iterdir()) == []
 
 
@@ -202,7 +202,7 @@ def test_of_two_tries_the_one_that_was_given_up_publishes_nothing(tmp_path: Path
 
 def test_what_was_left_where_nobody_finds_it_any_more_is_made_again(tmp_path: Path, ledger: Ledger) -> None:
     mine, _ = left(tmp_path, ledger)
-    work.remove(str(tmp_path / "work"), "run", hadoop_shell)
+    work_files.remove(str(tmp_path / "work"), "run", hadoop_shell)
 
     assert mine.published("run") is None
     assert mine.checked("run") is None
@@ -246,4 +246,4 @@ def test_without_spark_a_url_is_refused_with_what_to_do(monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("SPARK_HOME", raising=False)
     with pytest.raises(WorkDirError, match="spark-class"):
-        work.require("hdfs://nodes:8020/work", hadoop_shell)
+        work_files.require("hdfs://nodes:8020/work", hadoop_shell)

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
-from homing.delivery.work import LocalFiles, WorkDir
+from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.failure import WORKER_CRASH
-from homing.spark import alone, app, steps
-from homing.spark.app import DEAD_LETTER_STORE, STORE
+from homing.spark import jobs, local_engine, steps
+from homing.spark.jobs import DEAD_LETTER_STORE, STORE
 
 MODULE = """
 import os
@@ -71,7 +71,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("HOMING_STORE", f"sqlite:///{tmp_path}/orders.db?store=orders")
     monkeypatch.setenv("HOMING_DEAD_LETTER_STORE", f"sqlite:///{tmp_path}/orders.db?store=dead")
-    monkeypatch.setattr(app, "open_session", lambda _: pytest.fail("Spark was started"))
+    monkeypatch.setattr(jobs, "open_session", lambda _: pytest.fail("Spark was started"))
     yield ["--chain", "orders_alone:chain", "--run-id", "run", "--alone"]
     sys.modules.pop("orders_alone", None)
 
@@ -101,9 +101,9 @@ def test_every_message_of_a_small_batch_comes_to_the_end_it_would_on_spark(
     batch = claim(stores, *({"n": n} for n in range(4)))
     work_dir = ["--work-dir", str(tmp_path / "work")]
 
-    assert app.process_main([*arguments, *work_dir]) == 0
+    assert jobs.process_main([*arguments, *work_dir]) == 0
     for flow in FLOWS:
-        assert app.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
+        assert jobs.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
 
     assert made() == {("lake", 4): 1, ("lake", 6): 1, ("crm", 6): 1}
     settled = batch.settle()
@@ -115,7 +115,7 @@ def test_a_delivery_whose_work_directory_is_gone_runs_the_source_flow_itself(
     arguments: list[str], stores: PipelineStores, tmp_path: Path
 ) -> None:
     claim(stores, {"n": 3})
-    assert app.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
+    assert jobs.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
     assert made() == {("lake", 6): 1}
 
 
@@ -124,11 +124,11 @@ def test_a_replay_skips_what_was_delivered_and_ends_with_one_while_a_message_fai
 ) -> None:
     claim(stores, {"n": 2}, {"n": 3})
 
-    assert app.replay_main(arguments) == 1
+    assert jobs.replay_main(arguments) == 1
     import orders_alone
 
     orders_alone.mended = True
-    assert app.replay_main(arguments) == 0
+    assert jobs.replay_main(arguments) == 0
 
     assert made() == {("lake", 4): 1, ("lake", 6): 1, ("crm", 4): 1, ("crm", 6): 1}
     assert stores.store.count()["acknowledged"] == 2
@@ -138,7 +138,7 @@ def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
     arguments: list[str], stores: PipelineStores, tmp_path: Path
 ) -> None:
     batch = claim(stores, {"n": 2}, {"n": 3, "kill": True}, {"n": 5})
-    main = "import sys; from homing.spark.app import process_main; sys.exit(process_main())"
+    main = "import sys; from homing.spark.jobs import process_main; sys.exit(process_main())"
     command = [sys.executable, "-c", main, *arguments, "--work-dir", str(tmp_path / "work")]
 
     assert subprocess.run(command, check=False).returncode == 1
@@ -151,7 +151,7 @@ def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
     known = stores.ledger.known([head.message_id for head in batch.heads()])
     errors = [entry.error["type"] for entries in known.values() for entry in entries.values() if entry.error]
     assert errors == [WORKER_CRASH]
-    assert app.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
+    assert jobs.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
     assert made() == {("lake", 4): 1, ("lake", 10): 1}
 
 
@@ -164,7 +164,7 @@ def test_a_work_directory_that_is_away_for_many_runs_is_no_death_of_any_message(
         batch = Batch(stores, f"run {attempt}" if attempt else "run", FLOWS, chain="orders")
         assert batch.claim(10) == 2
         arguments[arguments.index("--run-id") + 1] = batch.run_id
-        assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
+        assert jobs.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
         assert not batch.is_open("process")
         assert batch.settle().released == 2
 
@@ -185,10 +185,10 @@ def test_an_error_that_nobody_expected_is_told_by_its_stack_and_without_its_text
     def quote(*_: object) -> int:
         raise RuntimeError(said)
 
-    monkeypatch.setattr(alone.Alone, "process", quote)
+    monkeypatch.setattr(local_engine.Alone, "process", quote)
     claim(stores, {"n": 2})
 
-    assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
+    assert jobs.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
 
     told = capsys.readouterr().err
     assert said not in told
@@ -201,7 +201,7 @@ def test_a_job_that_is_told_to_end_dies_of_no_message(
     arguments: list[str], stores: PipelineStores, tmp_path: Path
 ) -> None:
     batch = claim(stores, {"n": 2, "wait": str(tmp_path / "begun")})
-    main = "import sys; from homing.spark.app import process_main; sys.exit(process_main())"
+    main = "import sys; from homing.spark.jobs import process_main; sys.exit(process_main())"
     command = [sys.executable, "-c", main, *arguments, "--work-dir", str(tmp_path / "work")]
     job = subprocess.Popen(command)
     try:
@@ -229,9 +229,9 @@ def test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next(
             super().close()
             stores.ledger.open_step("run", "process", 600)
 
-    monkeypatch.setattr(alone.pq, "ParquetWriter", Overtaken)
+    monkeypatch.setattr(local_engine.pq, "ParquetWriter", Overtaken)
 
-    assert app.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
+    assert jobs.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
 
     assert WorkDir(str(tmp_path / "work"), LocalFiles(), stores.ledger).published("run") is None
 
@@ -249,7 +249,7 @@ def test_of_a_forged_work_file_nothing_is_delivered_and_nothing_is_lost(
     work_dir = ["--work-dir", str(tmp_path / "work")]
     for run_id in ("other", "run"):
         arguments[arguments.index("--run-id") + 1] = run_id
-        assert app.process_main([*arguments, *work_dir]) == 0
+        assert jobs.process_main([*arguments, *work_dir]) == 0
     work = WorkDir(str(tmp_path / "work"), LocalFiles(), stores.ledger)
     (theirs,), (mine,) = work.published("other") or (), work.published("run") or ()
     if forged == "changed":
@@ -261,13 +261,13 @@ def test_of_a_forged_work_file_nothing_is_delivered_and_nothing_is_lost(
     else:
         shutil.copy(theirs, mine)
 
-    assert app.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 1
+    assert jobs.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 1
 
     assert made() == {}
     (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR homing")]
     assert "clear the task `process`" in said
-    assert app.process_main([*arguments, *work_dir]) == 0  # as clearing it does
-    assert app.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
+    assert jobs.process_main([*arguments, *work_dir]) == 0  # as clearing it does
+    assert jobs.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
     assert made() == {("lake", 4): 1, ("lake", 6): 1}
     assert batch.settle().released == 2  # which had no crm yet
 
@@ -277,11 +277,11 @@ def test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_
 ) -> None:
     batch = claim(stores, {"n": 2}, {"n": 3})
     work_dir = ["--work-dir", str(tmp_path / "work")]
-    assert app.process_main([*arguments, *work_dir]) == 0
+    assert jobs.process_main([*arguments, *work_dir]) == 0
     (held,) = batch.held()
     held.store.settle_batch(held.lease, [batch.heads()[0].row_id], success=False)  # it is somebody else's by now
 
-    assert app.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
+    assert jobs.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
 
     assert made() == {("lake", 6): 1}
 
@@ -292,13 +292,13 @@ def test_what_was_dropped_stays_dropped_and_what_failed_is_not_unfinished_when_i
 ) -> None:
     claim(stores, {"n": number})
     work_dir = ["--work-dir", str(tmp_path / "work")]
-    assert app.process_main([*arguments, *work_dir]) == 0
+    assert jobs.process_main([*arguments, *work_dir]) == 0
     import orders_alone
 
     orders_alone.mended = True
-    assert app.process_main([*arguments, *work_dir]) == 0
+    assert jobs.process_main([*arguments, *work_dir]) == 0
     for flow in FLOWS:
-        assert app.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
+        assert jobs.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
 
     assert made()["lake", 2 * number] == delivered
     assert stores.ledger.unfinished("run") == []
@@ -310,7 +310,7 @@ def test_what_a_transformer_makes_much_larger_is_written_in_portions(
     monkeypatch.setattr(steps, "MOST_BYTES", 1000)
     claim(stores, *({"n": n, "text": "x" * 400} for n in range(2, 12)))
 
-    assert app.process_main([*arguments, "--work-dir", f"{tmp_path}/work"]) == 0
+    assert jobs.process_main([*arguments, "--work-dir", f"{tmp_path}/work"]) == 0
 
     (left,) = WorkDir(f"{tmp_path}/work", LocalFiles(), stores.ledger).published("run") or []
     file = pq.ParquetFile(left)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.delivery.work import LocalFiles, WorkDir
+from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.ledger import DELIVERED, Entry
-from homing.spark import app
+from homing.spark import jobs
 
 MODULE = """
 from homing import HandlerChain, destination
@@ -44,7 +44,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
 
 @pytest.fixture
 def stores(arguments: list[str]) -> Iterator[PipelineStores]:
-    with open_pipeline_stores(app.STORE, app.DEAD_LETTER_STORE) as opened:
+    with open_pipeline_stores(jobs.STORE, jobs.DEAD_LETTER_STORE) as opened:
         opened.store.store_many([{"n": 1}, {"n": 2}])
         assert Batch(opened, "run", ["crm"]).claim(10) == 2
         yield opened
@@ -57,7 +57,7 @@ def spark_as(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
             raise Started
         yield SimpleNamespace(sparkContext=SimpleNamespace(master=master))
 
-    monkeypatch.setattr(app, "open_session", session)
+    monkeypatch.setattr(jobs, "open_session", session)
 
 
 def record(stores: PipelineStores, number: int) -> None:
@@ -74,9 +74,9 @@ def test_no_spark_is_started_for_a_destination_that_has_everything(
     deliver = [*arguments, "--flow", "crm", "--work-dir", str(tmp_path)]
     record(stores, 1)
     with pytest.raises(Started):
-        app.deliver_main(deliver)
+        jobs.deliver_main(deliver)
     record(stores, 2)
-    assert app.deliver_main(deliver) == 0
+    assert jobs.deliver_main(deliver) == 0
 
 
 def test_no_spark_is_started_when_the_source_flow_left_nothing(
@@ -86,7 +86,7 @@ def test_no_spark_is_started_when_the_source_flow_left_nothing(
     work = WorkDir(str(tmp_path), LocalFiles(), stores.ledger)
     work.new_output("run", "owner")
     work.publish(stores.ledger.open_step("run", "process", 600), [])
-    assert app.deliver_main([*arguments, "--flow", "crm", "--work-dir", str(tmp_path)]) == 0
+    assert jobs.deliver_main([*arguments, "--flow", "crm", "--work-dir", str(tmp_path)]) == 0
 
 
 def test_a_replay_of_what_is_complete_acknowledges_it_without_spark(
@@ -94,7 +94,7 @@ def test_a_replay_of_what_is_complete_acknowledges_it_without_spark(
 ) -> None:
     spark_as(monkeypatch, None)
     record(stores, 2)
-    assert app.replay_main(arguments) == 0
+    assert jobs.replay_main(arguments) == 0
     assert stores.store.count()["acknowledged"] == 2
 
 
@@ -103,5 +103,5 @@ def test_sqlite_and_a_cluster_is_a_mistake_in_the_set_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     spark_as(monkeypatch, "spark://127.0.0.1:7077")
-    assert app.process_main([*arguments, "--work-dir", str(tmp_path)]) == 2
+    assert jobs.process_main([*arguments, "--work-dir", str(tmp_path)]) == 2
     assert "SQLite is a file on one machine" in capsys.readouterr().err

@@ -12,8 +12,8 @@ import pytest
 
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Ledger
 from homing.spark import steps
+from homing.spark.arrow_page import Page
 from homing.spark.columns import STORED, rows_of, to_batch
-from homing.spark.pages import Page
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 

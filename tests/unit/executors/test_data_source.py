@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from homing import Message, open_store
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.spark.datasource import HomingDataSource
-from homing.spark.reading import StoreReader
-from homing.spark.writing import StoreWriter
+from homing.spark.reader import StoreReader
+from homing.spark.writer import StoreWriter
 from homing.store import DEDUPLICATION
 from homing.stores.sql import SqlStore
 
@@ -62,7 +62,7 @@ def test_what_waits_is_read_in_ranges_without_claiming_it(store: SqlStore, url: 
 def test_messages_with_much_and_with_little_written_on_them_are_read_whole(
     store: SqlStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.spark.reading._PAGE", 3)
+    monkeypatch.setattr("homing.spark.reader._PAGE", 3)
     rich = Message("rich", {"n": 4}, correlation_id="c", subject="s", headers={"k": "v"}, priority=2)
     store.store_many([*(Message(f"m{number}", number) for number in range(7)), rich, Message("last", "text")])
 
@@ -173,7 +173,7 @@ def test_a_stream_may_begin_with_what_comes_next(store: SqlStore, url: str) -> N
 @pytest.fixture(params=["postgresql", "mariadb"])
 def busy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
     """A store that many may write to at once."""
-    monkeypatch.setattr("homing.stores.sql.settled._MOMENT", 0)  # in which MariaDB may not have come to it
+    monkeypatch.setattr("homing.stores.sql.commit_horizon._MOMENT", 0)  # in which MariaDB may not have come to it
     with open_store(f"{request.getfixturevalue(request.param).empty_database()}?store=orders") as opened:
         assert isinstance(opened, SqlStore)
         yield opened

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.delivery.keeper import LeaseKeeper
+from homing.delivery.lease_keeper import LeaseKeeper
 from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.stores.sql import SqlStore
 

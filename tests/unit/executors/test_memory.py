@@ -38,7 +38,7 @@ from pathlib import Path
 import large_orders
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.failures import Selection, select
-from homing.spark import app
+from homing.spark import jobs
 
 FLOWS = ["crm", "lake"]
 
@@ -53,20 +53,20 @@ def batch(stores, run_id):
     return Batch(stores, run_id, FLOWS, chain="orders")
 
 
-with open_pipeline_stores(app.STORE, app.DEAD_LETTER_STORE) as stores:
+with open_pipeline_stores(jobs.STORE, jobs.DEAD_LETTER_STORE) as stores:
     for number in range(60):
         stores.store.store({"n": number, "text": "x" * 3_000_000})
     assert batch(stores, "run").claim(1000) == 60
     small = peak()
     common, work = ["--chain", "large_orders:chain", "--alone"], ["--work-dir", sys.argv[1]]
-    assert app.process_main([*common, "--run-id", "run", *work]) == 0
+    assert jobs.process_main([*common, "--run-id", "run", *work]) == 0
     for flow in FLOWS:
-        assert app.deliver_main([*common, "--run-id", "run", "--flow", flow, *work]) == 0
+        assert jobs.deliver_main([*common, "--run-id", "run", "--flow", flow, *work]) == 0
     assert batch(stores, "run").settle().failed == 60
     assert len(select(stores, Selection())) == 60
     replay = batch(stores, "replay")
     assert replay.reclaim(replay.unfinished("run")) == 60
-    assert app.replay_main([*common, "--run-id", "replay"]) == 1
+    assert jobs.replay_main([*common, "--run-id", "replay"]) == 1
     assert replay.finish_replay().dead_lettered == 60
     print(peak() - small)
 """

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from homing.errors import HandlerError, LakeError
-from homing.spark.signs import is_death, is_fault, is_outage
+from homing.spark.error_kinds import is_death, is_fault, is_outage
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from homing.ledger import DELIVERED, Entry, Fence
 from homing.message import MessageRef
 from homing.spark import recorder as recorder_module
 from homing.spark import steps
+from homing.spark.arrow_page import Page
 from homing.spark.columns import STORED, to_batch
-from homing.spark.pages import Page
 from homing.spark.recorder import Recorder
 from homing.stores import open_store
 from homing.stores.sql import SqlLedger, SqlStore

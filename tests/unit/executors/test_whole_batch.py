@@ -8,7 +8,7 @@ from typing import Any
 from homing.delivery import Batch, open_pipeline_stores
 from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW
 from homing.pipeline import message_filter
-from homing.spark.whole import WholeBatch
+from homing.spark.dataframe_flow import WholeBatch
 
 
 @message_filter(dataframe=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from homing.listener.board import Board
 from homing.listener.delivery import Delivery
+from homing.listener.in_flight import Board
 from homing.message import Message
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from homing import ListenerConfig, StoreListener, open_store
-from homing.listener import run
+from homing.listener import workers
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD
 from homing.store import CRASHED, Store
 
@@ -149,7 +149,7 @@ def test_an_attempt_waits_while_the_store_cannot_be_told_of_it(
 def test_what_a_store_gives_up_is_brought_to_the_dead_letter_store(
     fragile: Any, dead: Any, until: Any, monkeypatch: pytest.MonkeyPatch, *, tmp_path: Path, kind: str
 ) -> None:
-    monkeypatch.setattr(run, "_LOOK_FOR_DEAD_EVERY", 0.05)
+    monkeypatch.setattr(workers, "_LOOK_FOR_DEAD_EVERY", 0.05)
     name = f"killed-{tmp_path.name}"
     store = fragile if kind == "sql" else open_store(f"memory://?store={name}&max_deliveries={MAX_DELIVERIES}")
     store.store({"n": 1}, id="m", headers={"trace": "x"})
@@ -175,7 +175,7 @@ def test_what_a_store_gives_up_is_brought_to_the_dead_letter_store(
 def test_a_dead_letter_store_that_is_down_leaves_what_is_dead_where_it_is(
     fragile: Any, plain_dead: Any, until: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(run, "_LOOK_FOR_DEAD_EVERY", 0.05)
+    monkeypatch.setattr(workers, "_LOOK_FOR_DEAD_EVERY", 0.05)
     plain_dead.down = {"store"}
     fragile.store(1)
     for _ in range(MAX_DELIVERIES):

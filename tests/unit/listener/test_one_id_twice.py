@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from homing import ListenerConfig, Message, StoreListener
-from homing.calling.batches import PartialFailure, read_partial
+from homing.invocation.batch_result import PartialFailure, read_partial
 from homing.store import Store
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import homing
 from homing import Message, open_store
-from homing.listener.board import Board
+from homing.listener.in_flight import Board
 from homing.message import ACKNOWLEDGED, DEAD
 from homing.store import Store
 

@@ -16,7 +16,7 @@ from homing.message import ACKNOWLEDGED, SCHEDULED
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """The listener holds two itself, with the one it is at."""
-    monkeypatch.setattr("homing.listener.board.MAX_HELD", 2)
+    monkeypatch.setattr("homing.listener.in_flight.MAX_HELD", 2)
 
 
 class Failing:

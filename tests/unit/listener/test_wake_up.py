@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from homing import open_store
-from homing.listener.bell import Bell
+from homing.listener.wake_up import Bell
 from homing.store import Store
-from homing.stores.sql.wake_up import WakeUp
+from homing.stores.sql.notify import WakeUp
 
 #: Nothing that is handled here was found by polling.
 NEVER = 3600.0

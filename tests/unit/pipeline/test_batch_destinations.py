@@ -8,8 +8,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from homing.calling.batches import PartialFailure
 from homing.errors import BindingError, ChainError, HandlerError
+from homing.invocation.batch_result import PartialFailure
 from homing.message import Message
 from homing.pipeline import (
     Drop,

@@ -194,7 +194,7 @@ def test_retry_that_succeeds_is_a_success() -> None:
 
 def test_retry_interval_passes_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("homing.pipeline.steps.time.sleep", waits.append)
+    monkeypatch.setattr("homing.pipeline.attempt.time.sleep", waits.append)
 
     @destination(max_retries=2, retry_interval=7)
     def flaky(ctx: MessageContext) -> None:

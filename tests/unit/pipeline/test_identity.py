@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from homing.pipeline.identity import new_id
+from homing.ids import new_id
 
 
 def test_id_is_a_random_uuid() -> None:

@@ -10,7 +10,7 @@ from homing.errors import HandlerError, UnstorableContentError
 from homing.failure import as_json
 from homing.message import Message, encode
 from homing.pipeline import ExecutionError, HandlerChain, MessageContext, destination, transformer
-from homing.pipeline.steps import fail
+from homing.pipeline.attempt import fail
 
 HUGE = 10**5000  # Python writes no number of so many digits
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from homing import open_store
 from homing.binding import bind
 from homing.errors import BindingError, StoreError, StoreUnavailableError
-from homing.stores.sql.complaints import complaint
+from homing.stores.sql.error_text import complaint
 
 MARK = "Zk7f3aPayload"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.calling.forks import hang_up
 from homing.errors import NotInFlightError, StoreError
+from homing.invocation.fork_safety import hang_up
 from homing.ledger import DELIVERED, Entry
 from homing.message import MessageRef
 from homing.stores.sql import SqlStore

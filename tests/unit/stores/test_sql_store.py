@@ -23,7 +23,7 @@ from homing.errors import (
     TableMissingError,
     UnstorableContentError,
 )
-from homing.stores.sql import SqlStore, engine, views
+from homing.stores.sql import SqlStore, engine, queries
 from tests.unit.stores.conftest import Clock
 
 SYNCHRONOUS_FULL = 2
@@ -523,7 +523,7 @@ def test_time_to_live_counts_from_the_due_time(store: SqlStore, clock: Clock) ->
 
 @pytest.mark.parametrize("state", ["acknowledged", "dead"])
 def test_purging_goes_on_after_the_first_chunk(store: SqlStore, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_PURGE_CHUNK", 2)
+    monkeypatch.setattr(queries, "_PURGE_CHUNK", 2)
     store.store_many(range(7))
     for message in store.claim(7, lease=60):
         if message.content == 3:

@@ -18,7 +18,7 @@ from homing.airflow.operators.settle import SettleOperator, SettleReplayOperator
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator, ReplayOperator
 from homing.airflow.pipeline import APPROVAL_WINDOW, SPARK_ABOVE, PipelineSpec
 from homing.airflow.sensors.store import StoreSensor
-from homing.delivery.settling import DEFAULT_LEASE
+from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 

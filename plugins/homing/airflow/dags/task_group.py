@@ -8,7 +8,7 @@ from airflow.sdk import DAG, TaskGroup
 
 from homing.airflow.dags.delivery_dag import START, add_first_pass, make_replay_dag
 from homing.airflow.pipeline import APPROVAL_WINDOW, SPARK_ABOVE, PipelineSpec
-from homing.delivery.settling import DEFAULT_LEASE
+from homing.delivery.settlement import DEFAULT_LEASE
 from homing.retry import RetryPolicy
 
 

@@ -12,7 +12,7 @@ from airflow.sdk.log import mask_secret
 
 from homing.airflow.asking import count, has_due
 from homing.airflow.hooks.connection import bus_of, url_of
-from homing.airflow.serialized import is_public
+from homing.airflow.serialized_dag import is_public
 from homing.errors import ConfigurationError, HomingError, UnsupportedError
 from homing.store import Store
 from homing.stores import open_store, resolve_url

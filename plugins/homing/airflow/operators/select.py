@@ -11,9 +11,9 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from homing.airflow import by_hand, metrics
+from homing.airflow import manual_replay, metrics
 from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized import FIELD, describe
+from homing.airflow.serialized_dag import FIELD, describe
 from homing.airflow.task_notes import note
 from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
@@ -71,7 +71,7 @@ class SelectOperator(BaseOperator):
         params = context["params"]
         selection = read_selection(params, getattr(context["dag_run"], "run_after", None))
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            by_hand.declare_rule(stores.store, self.pipeline, self.log)
+            manual_replay.declare_rule(stores.store, self.pipeline, self.log)
             found = select(stores, selection)
             unknown = [] if found else self._unknown(stores, selection)
         if unknown:
@@ -116,7 +116,7 @@ class ApproveReplayOperator(ApprovalOperator):
     def execute(self, context: Any) -> Any:
         names = read_names(self.ids)
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            if by_hand.begin(stores.store, self.pipeline, context, names):
+            if manual_replay.begin(stores.store, self.pipeline, context, names):
                 self.log.info("%d messages need no approval", len(names))
                 return None
             # From the stores: who approves is told what is there, and not what an XCom says of it.
@@ -129,7 +129,7 @@ class ApproveReplayOperator(ApprovalOperator):
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         chosen, responder = event.get("chosen_options"), event.get("responded_by_user")
         approved = chosen == [self.APPROVE]
-        if approved and (fault := by_hand.why_not(context, responder)):
+        if approved and (fault := manual_replay.why_not(context, responder)):
             note(self, context, f"The approval does not count: {fault}.")
             raise AirflowException(f"the approval does not count: {fault}")  # tried again, it asks again
         if approved or chosen == [self.REJECT]:
@@ -144,7 +144,7 @@ class ApproveReplayOperator(ApprovalOperator):
     def _write_down(self, context: Any, responder: Any, *, approved: bool) -> None:
         by = str((responder or {}).get("name") or "(not known)")
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            by_hand.answer(stores.store, context, read_names(self.ids), approved=approved, by=by)
+            manual_replay.answer(stores.store, context, read_names(self.ids), approved=approved, by=by)
 
 
 def say_plan(failures: Sequence[Failure]) -> list[str]:

@@ -8,12 +8,12 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import DagRunTriggerException
 
-from homing.airflow import by_hand, metrics
+from homing.airflow import manual_replay, metrics
 from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized import FIELD, describe
+from homing.airflow.serialized_dag import FIELD, describe
 from homing.airflow.task_notes import note, show_messages
-from homing.delivery import Settlement, open_pipeline_stores, work
+from homing.delivery import Settlement, open_pipeline_stores, work_files
 from homing.delivery.batch import STRANDED_AFTER
 from homing.errors import WorkDirError
 from homing.spark.submit import hadoop_shell
@@ -37,7 +37,7 @@ class SettleOperator(BaseOperator):
         if self.pipeline.approve_replays_above is not None:
             # Before anything waits that the command line could replay.
             with open_pipeline_stores(*self.pipeline.urls()) as stores:
-                by_hand.declare_rule(stores.store, self.pipeline, self.log)
+                manual_replay.declare_rule(stores.store, self.pipeline, self.log)
         with self.pipeline.open_batch(run_id) as batch:
             # First: what lies there must not outlive the run's hold on its messages.
             self._clean_up(run_id)
@@ -61,7 +61,7 @@ class SettleOperator(BaseOperator):
 
     def _clean_up(self, run_id: str) -> None:
         try:
-            work.remove(self.pipeline.work_dir, run_id, hadoop_shell)
+            work_files.remove(self.pipeline.work_dir, run_id, hadoop_shell)
         except WorkDirError as error:
             # The messages come first: what is left there takes room, and does no other harm.
             self.log.warning("batch %s is settled, and its files are left: %s", run_id, error)

@@ -13,17 +13,17 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
 from airflow.sdk.log import mask_secret
 
-from homing.airflow import by_hand, metrics
+from homing.airflow import manual_replay, metrics
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized import FIELD, describe
+from homing.airflow.serialized_dag import FIELD, describe
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
-from homing.calling.interrupts import is_interrupt
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.holding import Head
-from homing.delivery.replaying import replay_here
+from homing.delivery.leased_part import Head
+from homing.delivery.local_runner import replay_here
 from homing.errors import ConfigurationError, HomingError, JobError
+from homing.invocation.interrupts import is_interrupt
 from homing.pipeline import load_chain
 from homing.spark.submit.job import SET_UP_WRONGLY, Job, find_ui
 from homing.spark.submit.master import is_connect, is_local
@@ -56,7 +56,7 @@ class PipelineJobOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
         self._show_messages(context)
-        by_hand.note_clear(self.pipeline, context)
+        manual_replay.note_clear(self.pipeline, context)
         size = self._hold(context, run_id)
         if not size:
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
@@ -239,7 +239,7 @@ class ReplayOperator(PipelineJobOperator):
                 super().execute(context)
                 return
             self._show_messages(context)
-            by_hand.note_clear(self.pipeline, context)
+            manual_replay.note_clear(self.pipeline, context)
             if self._hold(context, run_id):
                 self._replay_here(run_id, rate)
         finally:
@@ -267,7 +267,7 @@ class ReplayOperator(PipelineJobOperator):
 
     def _hold(self, context: Any, run_id: str) -> int:
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            if not by_hand.may_replay(stores.store, self.pipeline, context, self._names):
+            if not manual_replay.may_replay(stores.store, self.pipeline, context, self._names):
                 raise AirflowFailException(
                     f"the replay of these {len(self._names)} messages was not approved: `select` selected others, or "
                     "its XCom has been changed since"
@@ -296,7 +296,7 @@ class ReplayOperator(PipelineJobOperator):
             return
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
             outcome = {"replayed": len(ids), "left": left}
-            by_hand.finish(stores.store, context, ids, done=not left, outcome=outcome)
+            manual_replay.finish(stores.store, context, ids, done=not left, outcome=outcome)
 
     def on_kill(self) -> None:
         if not self._replays:

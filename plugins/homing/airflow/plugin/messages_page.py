@@ -26,11 +26,11 @@ from sqlalchemy.orm import Session
 
 from homing.airflow.hooks.store import find_public_url
 from homing.airflow.pipeline import batch_id
-from homing.airflow.serialized import PipelineReference, pipeline_of
+from homing.airflow.serialized_dag import PipelineReference, pipeline_of
 from homing.airflow.task_notes import SHOWN
 from homing.airflow.xcoms import IDS, read_column
 from homing.delivery import open_pipeline_stores
-from homing.delivery.stories import Story, tell
+from homing.delivery.status import Story, tell
 from homing.errors import HomingError
 from homing.printable import printable
 

@@ -13,13 +13,13 @@ from homing.airflow import metrics
 from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline import PipelineSpec, run_key
-from homing.airflow.serialized import FIELD, describe
+from homing.airflow.serialized_dag import FIELD, describe
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.triggers.store import StoreTrigger
-from homing.delivery import open_pipeline_stores, work
+from homing.delivery import open_pipeline_stores, work_files
 from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
-from homing.delivery.settling import DEFAULT_LEASE
+from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
 from homing.spark.submit import hadoop_shell
 from homing.stores import open_store
@@ -129,7 +129,7 @@ class StoreSensor(BaseSensorOperator):
                 self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)
             if known or stores.store.has_due():
-                work.require(self.pipeline.work_dir, hadoop_shell)
+                work_files.require(self.pipeline.work_dir, hadoop_shell)
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
 
     def _take_in(self, reference: str, target: SqlStore) -> None:

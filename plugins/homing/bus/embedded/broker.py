@@ -22,8 +22,8 @@ from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
 from homing.bus.rules import copies
-from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableContentError
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.store import EXPIRED
 from homing.stores.sql import SqlStore
 from homing.stores.sql.database import NANOSECONDS
@@ -68,12 +68,12 @@ class EmbeddedBroker(Broker):
         self.shared_as = None
 
     def open_sender(self, path: str, retry: RetryOptions) -> SendLink:
-        from homing.bus.embedded.sending import EmbeddedSendLink
+        from homing.bus.embedded.sender import EmbeddedSendLink
 
         return EmbeddedSendLink(self, path, retry)
 
     def open_receiver(self, path: str, options: ReceiveOptions, *, dead_lettered: bool = False) -> ReceiveLink:
-        from homing.bus.embedded.receiving import EmbeddedReceiveLink
+        from homing.bus.embedded.receiver import EmbeddedReceiveLink
 
         return EmbeddedReceiveLink(self, path, options, dead_lettered=dead_lettered)
 

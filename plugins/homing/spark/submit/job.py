@@ -14,7 +14,7 @@ from typing import Any
 
 import homing
 from homing.delivery.private_folder import cache_folder
-from homing.delivery.work import local_path
+from homing.delivery.work_files import local_path
 from homing.errors import ConfigurationError, JobError
 from homing.pipeline import load_chain
 from homing.spark.submit.class_archive import Start, class_archive

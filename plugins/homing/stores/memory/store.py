@@ -26,9 +26,9 @@ from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHE
 from homing.retry import spread
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
-from homing.stores.incoming import as_message, written_texts
+from homing.stores.memory.index import Entry, Shelf
 from homing.stores.memory.options import Options, parse_url
-from homing.stores.memory.shelf import Entry, Shelf
+from homing.stores.validation import as_message, written_texts
 
 _NANOSECONDS = 1_000_000_000
 _JITTER = random.Random()  # noqa: S311

@@ -21,8 +21,8 @@ from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
 from homing.message import Message
 from homing.store import ATTEMPTS
-from homing.stores.incoming import new_id
 from homing.stores.rabbitmq.topology import delay_route
+from homing.stores.validation import new_id
 
 HEADERS = "homing-headers"
 ENVELOPE = "homing-envelope"

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from homing.errors import PartlyStoredError, StoreError, StoreUnavailableError
+from homing.stores.rabbitmq.connection import Link
 from homing.stores.rabbitmq.envelope import Parcel
-from homing.stores.rabbitmq.link import Link
 from homing.stores.rabbitmq.options import Options
 from homing.stores.rabbitmq.topology import declare_store, delay_name, look, make_levels, settle_store
 

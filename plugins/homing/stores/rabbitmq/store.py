@@ -12,20 +12,20 @@ from threading import Event, Thread
 from typing import Any
 
 from homing import store as contract
-from homing.calling.forks import start_over_after_fork
 from homing.errors import ConfigurationError, StoreError, TooLargeError, UnreadableMessageError
 from homing.failure import crash_text
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
 from homing.portions import text_bytes
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
-from homing.stores.incoming import as_message, written_texts
 from homing.stores.rabbitmq import envelope
 from homing.stores.rabbitmq.consumer import Consumer, Held
 from homing.stores.rabbitmq.envelope import Delivery, Parcel
 from homing.stores.rabbitmq.options import CLASSIC, Options
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.topology import dead_queue
+from homing.stores.validation import as_message, written_texts
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from homing.stores.rabbitmq.link import Link
+from homing.stores.rabbitmq.connection import Link
 from homing.stores.rabbitmq.options import CLASSIC, QUORUM
 
 #: The shortest wait, in seconds; every wait is rounded up to a multiple of it.

@@ -24,7 +24,6 @@ from azure.servicebus import (
 )
 
 from homing import store as contract
-from homing.calling.forks import leave_to_parent, start_over_after_fork
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -32,11 +31,12 @@ from homing.errors import (
     UnreadableMessageError,
 )
 from homing.failure import crash_text
+from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
 from homing.message import Headers, Message
 from homing.store import BatchLease, Store
-from homing.stores.incoming import as_message
 from homing.stores.servicebus import envelope, sdk
 from homing.stores.servicebus.options import Options
+from homing.stores.validation import as_message
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from homing.errors import HomingError, StoreUnavailableError
-from homing.stores.sql import days
+from homing.stores.sql import archive_days
 from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.schema import archive_table
 
@@ -62,17 +62,17 @@ class Archive:
 
     def prepare(self, now: int) -> None:
         """Makes sure that there is room for what is acknowledged now."""
-        day = now // days.LENGTH
+        day = now // archive_days.LENGTH
         if day not in self._days:
             self._database.write(lambda connection: self.make_room(connection, now))
             self._days = {day}
 
     def make_room(self, connection: Connection, now: int) -> None:
         """The same within a transaction that may not come to its end."""
-        day = now // days.LENGTH
+        day = now // archive_days.LENGTH
         if day in self._existing(connection):
             return
-        days.make(connection, self.table, day)
+        archive_days.make(connection, self.table, day)
 
     def moving(self, mine: sa.ColumnElement[bool]) -> sa.Insert:
         """A statement that moves these messages here, acknowledged at `new_time_acked`."""
@@ -95,9 +95,9 @@ class Archive:
         removed = 0
         for day in existing:
             self.require()  # it may have been created without the function for its days
-            if (day + 1) * days.LENGTH <= min(until, self._database.now() - _GRACE):
+            if (day + 1) * archive_days.LENGTH <= min(until, self._database.now() - _GRACE):
                 removed += self._drop(day)
-            elif day * days.LENGTH <= until:
+            elif day * archive_days.LENGTH <= until:
                 removed += self._delete(day, until)
         return removed
 
@@ -121,7 +121,7 @@ class Archive:
 
         def work(connection: Connection) -> int:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
-            return days.drop(connection, self.table, day)
+            return archive_days.drop(connection, self.table, day)
 
         try:
             return self._database.write(work)
@@ -138,10 +138,10 @@ class Archive:
             f'DELETE FROM "{name}" WHERE time_acked BETWEEN :begin AND :until AND ctid = ANY(ARRAY('  # noqa: S608
             f'SELECT ctid FROM "{name}" WHERE time_acked BETWEEN :begin AND :until LIMIT {_PURGE_CHUNK}))'
         )
-        until = min(until, (day + 1) * days.LENGTH - 1)
+        until = min(until, (day + 1) * archive_days.LENGTH - 1)
 
         def work(connection: Connection) -> int:
-            return int(connection.execute(statement, {"begin": day * days.LENGTH, "until": until}).rowcount)
+            return int(connection.execute(statement, {"begin": day * archive_days.LENGTH, "until": until}).rowcount)
 
         while (gone := self._database.write(work)) == _PURGE_CHUNK:
             removed += gone

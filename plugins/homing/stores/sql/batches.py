@@ -15,8 +15,8 @@ from homing.portions import portions
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
+from homing.stores.sql.row_sizes import portions_by_id, ranges, weight, weight_of
 from homing.stores.sql.schema import NEVER, apart
-from homing.stores.sql.weights import portions_by_id, ranges, weight, weight_of
 
 #: Prefix of replacement ids for rows whose id is not text; the sequence number follows.
 _RENAMED = "homing-no-text-"

@@ -20,7 +20,6 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 
-from homing.calling.forks import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
 from homing.errors import (
     ConfigurationError,
     NotPermittedError,
@@ -29,12 +28,13 @@ from homing.errors import (
     TableMissingError,
     TlsError,
 )
+from homing.invocation.fork_safety import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
 from homing.stores.sql import tables as sql_tables
-from homing.stores.sql.complaints import complaint
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
 from homing.stores.sql.engine import READING, descriptor_of, make_engine
-from homing.stores.sql.gate import Gate
+from homing.stores.sql.error_text import complaint
+from homing.stores.sql.fork_gate import Gate
 from homing.stores.sql.outages import asks_again, is_away, is_denied, is_missing_table
 from homing.stores.sql.roles import Right, lacking
 from homing.stores.sql.schema import NowInNanoseconds, registry_table

@@ -14,7 +14,7 @@ import sqlalchemy
 from sqlalchemy.engine import URL, Connection, Engine
 
 from homing.errors import ConfigurationError, MissingExtraError
-from homing.stores.sql import durability, patience
+from homing.stores.sql import durability, timeouts
 from homing.stores.sql.tls import driver_settings
 
 #: Set on an engine whose transactions only read.
@@ -57,7 +57,7 @@ def make_engine(
         raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
     if read_only:
         sqlalchemy.event.listen(engine, "connect", partial(_refuse_writing, backend))
-    usual = timeout or patience.UNLIMITED
+    usual = timeout or timeouts.UNLIMITED
     if backend == "sqlite":
         if not read_only:
             sqlalchemy.event.listen(engine, "do_connect", partial(_make_private_file, url))
@@ -65,12 +65,12 @@ def make_engine(
         sqlalchemy.event.listen(engine, "begin", partial(_begin_sqlite, usual=usual))
     elif backend == "mysql":
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_mysql, usual=usual, relaxed=relaxed))
-        sqlalchemy.event.listen(engine, "begin", partial(patience.limit_mysql, usual=usual))
+        sqlalchemy.event.listen(engine, "begin", partial(timeouts.limit_mysql, usual=usual))
     else:
         if timeout is not None:
             sqlalchemy.event.listen(engine, "do_connect", partial(_connect_postgresql, timeout=timeout))
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_postgresql, usual=usual, relaxed=relaxed))
-        sqlalchemy.event.listen(engine, "begin", patience.limit_postgresql)
+        sqlalchemy.event.listen(engine, "begin", timeouts.limit_postgresql)
     return engine
 
 
@@ -83,7 +83,7 @@ def descriptor_of(connection: Any) -> int:
 def _connect_args(url: URL, backend: str, timeout: float | None) -> dict[str, Any]:
     """What the driver is told, unless the URL says otherwise."""
     if backend == "sqlite":
-        return {"timeout": timeout or patience.UNLIMITED}
+        return {"timeout": timeout or timeouts.UNLIMITED}
     connect = max(_LEAST_CONNECT, min(_CONNECT, round(timeout or _CONNECT)))
     if backend == "mysql":
         told: dict[str, Any] = {"charset": "utf8mb4", "connect_timeout": connect}
@@ -92,7 +92,7 @@ def _connect_args(url: URL, backend: str, timeout: float | None) -> dict[str, An
     else:
         told = {"connect_timeout": connect, **_KEEPALIVE}
         if timeout is not None:
-            told["tcp_user_timeout"] = patience.milliseconds(timeout + _GRACE)
+            told["tcp_user_timeout"] = timeouts.milliseconds(timeout + _GRACE)
     return {name: value for name, value in told.items() if name not in url.query}
 
 
@@ -182,7 +182,7 @@ def _set_up_postgresql(connection: Any, _record: Any, *, usual: float, relaxed: 
         # What a discouraged plan is said to cost would make the server compile it, for many times what it takes to run.
         "SET jit = off",
         # Who waits for a lock is told by the server that it takes too long, and his transaction is undone.
-        f"SET lock_timeout = {patience.milliseconds(usual)}",
+        f"SET lock_timeout = {timeouts.milliseconds(usual)}",
     )
     cursor = connection.cursor()
     cursor.execute("; ".join([*settings, durability.ASK_POSTGRESQL]))
@@ -199,7 +199,7 @@ def _set_up_mysql(connection: Any, _record: Any, *, usual: float, relaxed: bool)
     cursor = connection.cursor()
     # What does not fit is an error, not cut to size; times by the database's clock are in UTC.
     cursor.execute(
-        f"SET SESSION sql_mode = 'TRADITIONAL', SESSION time_zone = '+00:00', SESSION {patience.mysql_lock_wait(usual)}"
+        f"SET SESSION sql_mode = 'TRADITIONAL', SESSION time_zone = '+00:00', SESSION {timeouts.mysql_lock_wait(usual)}"
     )
     cursor.execute(durability.ASK_MYSQL)
     answer = cursor.fetchone()
@@ -218,7 +218,7 @@ def _closed_when_refused(connection: Any) -> Iterator[None]:
 
 
 def _begin_sqlite(connection: Connection, *, usual: float) -> None:
-    patience.limit_sqlite(connection, usual)
+    timeouts.limit_sqlite(connection, usual)
     # A writer takes the write lock at once: a transaction that reads first and writes later could be refused.
     reading = connection.get_execution_options().get(READING, False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

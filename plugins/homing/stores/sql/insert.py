@@ -15,7 +15,7 @@ from homing.message import Message
 from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
 from homing.stores.sql.header_columns import find_fault
-from homing.stores.sql.wake_up import notify
+from homing.stores.sql.notify import notify
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once

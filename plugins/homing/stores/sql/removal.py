@@ -11,9 +11,9 @@ from sqlalchemy.engine import Connection
 from homing.errors import StillHeldError
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks
+from homing.stores.sql.notify import notify
 from homing.stores.sql.rows import from_nanoseconds
 from homing.stores.sql.schema import apart
-from homing.stores.sql.wake_up import notify
 
 
 class Removal:

@@ -18,7 +18,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
-from homing.stores.sql import days
+from homing.stores.sql import archive_days
 
 PRODUCER, CONSUMER, OPERATOR, AUDITOR = "producer", "consumer", "operator", "auditor"
 ROLES = (PRODUCER, CONSUMER, OPERATOR, AUDITOR)
@@ -103,7 +103,7 @@ def _consume(tables: StoreTables) -> Iterator[Right]:
         yield Right(_WORK, "TABLE", table.name)
     yield _count(tables.messages)
     if tables.archive is not None:
-        yield Right(("EXECUTE",), "FUNCTION", days.signature(tables.archive))
+        yield Right(("EXECUTE",), "FUNCTION", archive_days.signature(tables.archive))
     if tables.operations is not None:
         yield Right(("SELECT",), "TABLE", tables.operations.name)
 

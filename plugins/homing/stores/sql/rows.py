@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from homing import message as m
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import LEASED, TEXT, Message, decode
-from homing.stores.incoming import refuse_unfit
 from homing.stores.sql.database import NANOSECONDS
 from homing.stores.sql.header_columns import header_values
-from homing.stores.sql.texts import MOST_CHARACTERS, fault_of
+from homing.stores.sql.text_rules import MOST_CHARACTERS, fault_of
+from homing.stores.validation import refuse_unfit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 
 from homing.errors import ConfigurationError
+from homing.stores.sql.commit_horizon import PATIENCE, settled
 from homing.stores.sql.database import Database, fetch
+from homing.stores.sql.row_sizes import ranges
 from homing.stores.sql.rows import PLAIN, READ, beyond_plain
-from homing.stores.sql.settled import PATIENCE, settled
-from homing.stores.sql.weights import ranges
 
 #: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
 WAITING = "waiting"

@@ -16,11 +16,11 @@ from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
-from homing.stores.sql.finding import Finder
+from homing.stores.sql.due_query import Finder
+from homing.stores.sql.notify import notify
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
 from homing.stores.sql.schema import apart
-from homing.stores.sql.statements import Statements
-from homing.stores.sql.wake_up import notify
+from homing.stores.sql.statement_cache import Statements
 
 _SPREAD = 1000  # how many different ends the waits of messages released together have
 

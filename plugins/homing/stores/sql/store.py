@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from homing import store as contract
-from homing.calling.forks import start_over_after_fork
 from homing.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -28,6 +27,7 @@ from homing.errors import (
     UnstorableContentError,
 )
 from homing.failure import FAILURE_STORE
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
@@ -35,12 +35,14 @@ from homing.stores.sql import rows
 from homing.stores.sql.access import Access
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
-from homing.stores.sql.claimed import Claimed
+from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
-from homing.stores.sql.finding import Finder, Wanted
+from homing.stores.sql.due_query import Finder, Wanted
+from homing.stores.sql.future_times import Strays
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
+from homing.stores.sql.notify import WakeUp, notify
 from homing.stores.sql.operations import SqlOperations
 from homing.stores.sql.properties import (
     ARCHIVED,
@@ -52,15 +54,13 @@ from homing.stores.sql.properties import (
     check_rest,
     read_options,
 )
+from homing.stores.sql.queries import Views
 from homing.stores.sql.removal import Removal
 from homing.stores.sql.scans import Scans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
 from homing.stores.sql.scrub import scrub
 from homing.stores.sql.settlements import Held, Known, Settlements
-from homing.stores.sql.strays import Strays
 from homing.stores.sql.tables import identity_of
-from homing.stores.sql.views import Views
-from homing.stores.sql.wake_up import WakeUp, notify
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds

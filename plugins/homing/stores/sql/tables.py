@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, ExecutableDDLElement
 
 from homing.errors import ConfigurationError
-from homing.stores.sql import days
+from homing.stores.sql import archive_days
 from homing.stores.sql.dialects import Dialect
 from homing.stores.sql.schema import DAYS, registry_table
 
@@ -56,7 +56,7 @@ def is_complete(connection: Connection, table: Table) -> bool:
         return False
     there = {column["name"] for column in inspector.get_columns(table.name)}
     indexes = {index["name"] for index in inspector.get_indexes(table.name)}
-    if DAYS in table.info and not days.is_there(connection, table):
+    if DAYS in table.info and not archive_days.is_there(connection, table):
         return False
     return there >= set(table.c.keys()) and indexes >= {index.name for index in table.indexes}
 
@@ -113,7 +113,9 @@ def _tuning(connection: Connection, table: Table) -> Iterator[str]:
         for name in (f"{table.name}_pkey", f"{table.name}_id_key"):
             yield f"ALTER INDEX {quote(name)} SET (fillfactor = 40)"
     if DAYS in table.info:
-        yield from days.statements(table, str(connection.execute(sa.select(sa.func.current_schema())).scalar_one()))
+        yield from archive_days.statements(
+            table, str(connection.execute(sa.select(sa.func.current_schema())).scalar_one())
+        )
 
 
 def _make(connection: Connection, table: Table) -> None:

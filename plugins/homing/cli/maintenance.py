@@ -1,0 +1,103 @@
+"""purge and audit: removes finished messages, and checks that no message is missing."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+from typing import TypeGuard
+
+from homing.cli.command import DONE, NOT_SO
+from homing.cli.context import Desk
+from homing.delivery import Books, keep_books
+from homing.delivery.audit import Column
+from homing.delivery.operations import PURGE, operation
+from homing.delivery.retention import count_trimmable, trim_ledger
+from homing.errors import ConfigurationError
+from homing.message import ACKNOWLEDGED, DEAD
+from homing.pipeline import load_chain
+from homing.store import Store
+from homing.stores.sql import SqlStore
+from homing.times import parse_duration
+
+
+def purge(arguments: Namespace, desk: Desk) -> int:
+    """Removes finished messages and shows how many."""
+    older_than = None if arguments.older_than is None else parse_duration(arguments.older_than)
+    with desk.known_store(arguments.store) as store:
+        if arguments.state == DEAD:
+            _refuse_last_copies(store)
+        if arguments.dry_run:
+            answer = {"store": store.name, "would_remove": _purgeable(store, older_than, arguments.state)}
+        else:
+            which = {"state": arguments.state, "older_than": older_than}
+            with operation(store, PURGE, by=desk.operator, why=arguments.reason, selection=which) as outcome:
+                outcome["removed"] = store.purge(older_than, state=arguments.state)
+            answer = {"store": store.name, **outcome}
+        retention = store.properties.ledger_retention if _has_ledger(store) else 0.0
+    if retention and arguments.state == ACKNOWLEDGED:
+        answer |= _trim_ledger(arguments, desk, retention)
+    desk.show(answer, arguments)
+    return DONE
+
+
+def _has_ledger(store: Store) -> TypeGuard[SqlStore]:
+    return isinstance(store, SqlStore) and f"{store.name}_failures" in store.siblings()
+
+
+def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str, int]:
+    """How many messages' ledger entries were removed, or would be."""
+    try:
+        desk.find_url(arguments.dead_letter_store)
+    except ConfigurationError as error:
+        desk.tell(f"homing: the ledger is not trimmed, because a dead letter may need it: {error}")
+        return {}
+    with desk.pipeline(arguments) as stores:
+        if arguments.dry_run:
+            return {"ledger_would_remove": count_trimmable(stores, retention)}
+        return {"ledger_removed": trim_ledger(stores, retention)}
+
+
+def _refuse_last_copies(store: Store) -> None:
+    """A dead message in a pipeline's own stores is the only copy: it still has to move to the dead-letter store."""
+    if isinstance(store, SqlStore) and f"{store.name.removesuffix('_failures')}_failures" in store.siblings():
+        raise ConfigurationError(
+            f"cannot purge dead messages of store {store.name!r} of a pipeline, they have no other copy yet: the "
+            "pipeline, or homing_reconcile, moves them to the dead-letter store"
+        )
+
+
+def _purgeable(store: Store, older_than: float | None, state: str) -> int:
+    return store.purgeable(older_than, state=state) if isinstance(store, SqlStore) else store.count()[state]
+
+
+def audit(arguments: Namespace, desk: Desk) -> int:
+    """Counts every accepted message and where it went. Returns 1, with their ids, if some are unaccounted for."""
+    flows = _flows(arguments)
+    with desk.pipeline(arguments) as stores:
+        books = keep_books(stores, flows)
+    desk.show(_sheet(books, stores.store.name), arguments)
+    for message_id in books.unaccounted:
+        desk.tell(f"homing: message {message_id} is unaccounted for")
+    return DONE if books.balanced else NOT_SO
+
+
+def _flows(arguments: Namespace) -> list[str]:
+    if arguments.destinations:
+        return [name.strip() for name in arguments.destinations.split(",")]
+    if arguments.chain:
+        return [flow.name for flow in load_chain(arguments.chain).flows]
+    raise ConfigurationError("destinations unknown: give --chain module:attribute, or --destinations crm,lake")
+
+
+def _sheet(books: Books, store: str) -> dict[str, object]:
+    batches = {name or "(not claimed yet)": column for name, column in books.batches.items()}
+    sums = [
+        _sum("store", store, books.total),
+        *(_sum("destination", name, column) for name, column in books.destinations.items()),
+        *(_sum("batch", name, column) for name, column in batches.items()),
+    ]
+    return {"balanced": books.balanced, "since": books.since, "unaccounted": books.unaccounted, "sums": sums}
+
+
+def _sum(of: str, name: str, column: Column) -> dict[str, object]:
+    return {"of": of, "name": name, **asdict(column), "balanced": column.balanced}

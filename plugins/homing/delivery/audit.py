@@ -1,0 +1,144 @@
+"""The balance sheet: accepted = delivered + dropped + dead-lettered + still in the store + forgotten.
+
+The left side is counted from the store alone. Each accepted message is then looked for on the right side; one that is
+nowhere is unaccounted for, and the books do not balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+
+from homing.delivery.settlement import is_complete, was_delivered
+from homing.delivery.stores import PipelineStores
+from homing.failure import dead_letter_id
+from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
+from homing.message import ACKNOWLEDGED, DEAD, MessageRef
+from homing.stores.sql.tombstones import digest
+
+_PAGE = 5_000
+_NAMED = 20  # how many unaccounted ids are printed
+
+
+@dataclass
+class Column:
+    """One side-by-side sum: of all messages, or of one destination's."""
+
+    accepted: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    waiting: int = 0
+    #: Removed because a person asked for it.
+    forgotten: int = 0
+    unaccounted: int = 0
+    duplicates: int = 0
+
+    @property
+    def balanced(self) -> bool:
+        return self.accepted == self.delivered + self.dropped + self.dead_lettered + self.waiting + self.forgotten
+
+
+@dataclass
+class Books:
+    """The sums, and the ids of messages that are nowhere. What no run has claimed yet is in the batch ""."""
+
+    total: Column = field(default_factory=Column)
+    destinations: dict[str, Column] = field(default_factory=dict)
+    batches: dict[str, Column] = field(default_factory=dict)
+    unaccounted: list[str] = field(default_factory=list)
+    #: When the oldest message that is still there was stored: older ones are purged, and counted on neither side.
+    since: datetime | None = None
+
+    @property
+    def balanced(self) -> bool:
+        return all(column.balanced for column in (self.total, *self.destinations.values(), *self.batches.values()))
+
+    def __str__(self) -> str:
+        names = f"{'':14}{'accepted':>10}{'delivered':>11}{'dropped':>9}{'dead':>7}{'waiting':>9}{'forgotten':>11}"
+        lines = [f"{names}{'twice':>7}"]
+        for name, column in (("all", self.total), *self.destinations.items()):
+            lines.append(
+                f"{name:14}{column.accepted:>10}{column.delivered:>11}{column.dropped:>9}"
+                f"{column.dead_lettered:>7}{column.waiting:>9}{column.forgotten:>11}{column.duplicates:>7}"
+            )
+        if self.since is not None:
+            lines.append(f"Counted since {self.since:%Y-%m-%d %H:%M:%S} UTC.")
+        verdict = "The books balance." if self.balanced else f"UNACCOUNTED FOR: {', '.join(self.unaccounted[:_NAMED])}"
+        return "\n".join([*lines, verdict])
+
+
+def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
+    """Counts every message the store ever accepted (acknowledged ones for as long as they are kept)."""
+    # Read in the direction messages travel: one that moves on meanwhile is then seen twice rather than not at all.
+    oldest = stores.store.browse(1)
+    states = iter(list(stores.store.states()))
+    failed = _present(stores.failures.states())
+    dead = _present(stores.dead_letters.states())
+    # Last: erasure writes its tombstone before it removes anything.
+    forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
+    books = Books(destinations={flow: Column() for flow in flows}, since=oldest[0].enqueued_at if oldest else None)
+    while page := list(islice(states, _PAGE)):
+        ids = [message_id for message_id, _, _ in page]
+        entries, batches = stores.ledger.known(ids), stores.store.batches_of(ids)
+        for message_id, state, ref in page:
+            found = entries.get(ref, {})
+            if dead_letter_id(stores.store.name, ref.name) in dead or state == DEAD:
+                outcome = "dead_lettered"
+            elif ref.name in failed or state != ACKNOWLEDGED:
+                outcome = "waiting"
+            else:
+                outcome = _finished_outcome(found, flows)
+            if forgotten and digest(ref) in forgotten:
+                forgotten.remove(digest(ref))
+                # As long as something of it is left, it counts as what it is.
+                outcome = "forgotten" if outcome == "unaccounted" else outcome
+            _enter(books, message_id, found, outcome)
+            batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
+            _add(books.batches.setdefault(batch, Column()), outcome)
+    for _ in forgotten:  # of which no store has anything, nor the ledger: in which batch they were is not known
+        _add(books.total, "forgotten")
+    return books
+
+
+def _present(states: Iterable[tuple[str, str, MessageRef]]) -> set[str]:
+    return {message_id for message_id, state, _ in states if state != ACKNOWLEDGED}
+
+
+def _enter(books: Books, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
+    _add(books.total, outcome)
+    books.total.duplicates += sum(_again(entry) for entry in entries.values())
+    if outcome == "unaccounted":
+        books.unaccounted.append(message_id)
+    source = entries.get(SOURCE_FLOW)
+    dropped = source is not None and source.state == DROPPED
+    if dropped and outcome == "dropped":
+        return  # it was never routed to any destination
+    for flow, column in books.destinations.items():
+        entry = entries.get(flow)
+        _add(column, _flow_outcome(entry, "dropped" if dropped else outcome))
+        column.duplicates += 0 if entry is None else _again(entry)
+
+
+def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
+    """What became of a message that is in no store any more."""
+    if not is_complete(entries, flows):
+        return "unaccounted"
+    return "delivered" if was_delivered(entries) else "dropped"
+
+
+def _flow_outcome(entry: Entry | None, outcome: str) -> str:
+    if entry is not None and entry.done:
+        return "delivered" if entry.state == DELIVERED else "dropped"
+    return outcome if outcome in ("dead_lettered", "waiting", "dropped", "forgotten") else "unaccounted"
+
+
+def _add(column: Column, outcome: str) -> None:
+    column.accepted += 1
+    setattr(column, outcome, getattr(column, outcome) + 1)
+
+
+def _again(entry: Entry) -> int:
+    return max(0, entry.deliveries - 1)

@@ -1,0 +1,382 @@
+"""Settling: where the messages a run holds go in the end. Each has its next durable copy before this one is
+acknowledged, and everything may be done twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from homing.delivery import crash_tracking, records
+from homing.delivery.leased_part import Head, Held, Holding, Row, head_of
+from homing.failure import ref_in, ref_of, worker_crash
+from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
+from homing.message import Message, MessageRef
+from homing.portions import portions
+from homing.store import TOO_LARGE, BatchLease
+from homing.stores.sql import SqlStore
+
+log = logging.getLogger(__name__)
+
+#: How long a batch is held without a sign of life. Long enough for a scheduler that is slow to start the next task.
+DEFAULT_LEASE = 600.0
+
+_AT_ONCE = 1000  # messages that are moved
+
+# A source flow that went well delivers nothing by itself.
+_COMPLETE = DONE_STATES - {PROCESSED}
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What settling did with the messages of a batch: each is counted once.
+
+    `acknowledged` are those that are complete; `dropped` are those of them that reached no destination.
+    """
+
+    acknowledged: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    released: int = 0
+    dropped: int = 0
+
+    @property
+    def delivered(self) -> int:
+        return self.acknowledged - self.dropped
+
+    def __str__(self) -> str:
+        return (
+            f"{self.delivered} delivered, {self.dropped} dropped by rule, {self.failed} failed and to be replayed, "
+            f"{self.dead_lettered} dead-lettered, {self.released} released"
+        )
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A part of a batch by what the ledger says of its messages; entries by the id of the row."""
+
+    complete: list[Head]
+    failed: list[Head]
+    untouched: list[Head]
+    entries: dict[str, dict[str, Entry]]
+
+
+class Settling:
+    """Sorts what a run holds by what the ledger says, and brings it to where it belongs."""
+
+    def __init__(self, holding: Holding, flows: Sequence[str], chain: str) -> None:
+        self._holding = holding
+        self._stores = holding.stores
+        self._flows = tuple(flows)
+        self._chain = chain
+
+    @property
+    def store_name(self) -> str:
+        return self._stores.store.name
+
+    def settle(self, failed_to: SqlStore, *, tried: bool = True) -> Settlement:
+        """Acknowledges what is complete, moves what failed, and releases the rest. See `Batch.settle`.
+
+        Without `tried`, failures that no replay has tried are moved too.
+        """
+        total = Settlement()
+        crashed = self._take_over()
+        parts = list(self._held_again())
+        self._count_crashes(parts, crashed)
+        for held in parts:
+            found = self._sort(held)
+            self._finish(held, [head.row_id for head in found.complete])
+            gone, stuck = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
+            settled = gone | stuck
+            kept = [head.row_id for head in (*found.untouched, *found.failed) if head.row_id not in settled]
+            held.store.settle_batch(held.lease, kept, success=False)
+            dead = failed_to is self._stores.dead_letters
+            total = Settlement(
+                total.acknowledged + len(found.complete),
+                total.failed + (0 if dead else len(gone)),
+                total.dead_lettered + (len(gone) if dead else 0) + len(stuck),
+                total.released + len(kept),
+                total.dropped + sum(not was_delivered(found.entries[head.row_id]) for head in found.complete),
+            )
+        self._stores.ledger.close_steps(self._holding.run_id)
+        return total
+
+    def acknowledge_complete(self) -> int:
+        """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
+        return sum(
+            sum(self._holding.ask(held.store, partial(self._acknowledge, held))) for held in self._holding.parts()
+        )
+
+    def _acknowledge(self, held: Held, _store: SqlStore) -> int:
+        """The same for one part."""
+        found = self._sort(held)
+        self._finish(held, [head.row_id for head in found.complete])
+        return len(found.failed) + len(found.untouched)
+
+    def completed(self, heads: Collection[Head]) -> Settlement:
+        """How many of these messages, held before, are complete by now, and how many of those were dropped."""
+        known = self._stores.ledger.known([head.message_id for head in heads])
+        stories = [known.get(head.ref, {}) for head in heads]
+        complete = [entries for entries in stories if is_complete(entries, self._flows)]
+        return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
+
+    def move_dead(self) -> int:
+        """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
+        moved = 0
+        for store in (self._stores.store, self._stores.failures):
+            copies = self._stores.hold_copies(store)
+            stay = 0
+            while rows := {row["id"]: row for row in store.dead_messages(stay)}:
+                found = self._sorted([head_of(row, copies=copies) for row in rows.values()])
+                open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
+                letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
+                letters, _ = _by_size(letters, self._stores.dead_letters)
+                # Before they are dead letters: by its ledger a pipeline knows its own among those of others.
+                self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
+                there = self._copy(letters, self._stores.dead_letters)
+                if there:
+                    log.warning("dead-lettered %d messages that crashed their consumers or the like", len(there))
+                finished = [*there, *(head.row_id for head in found.complete)]
+                store.finish_dead(finished)
+                moved += len(there)
+                stay += len(rows) - len(finished)
+        return moved
+
+    def sort_out(self, held: Held, taken: Collection[str]) -> set[str]:
+        """Keeps what a run is to work on, and releases the rest: dead letters of other pipelines, and all but the last
+        message of an id; none of the ids that are `taken`. The ids of what is kept."""
+        heads = self._holding.heads_of(held)
+        kept = {head.message_id: head for head in heads if head.message_id not in taken} if held.copies else {}
+        if held.store is self._stores.dead_letters:
+            known = self._stores.ledger.known(kept)
+            kept = {one: head for one, head in kept.items() if self._stores.is_own(head.ref, known)}
+        if held.copies:
+            foreign = self._tell_ledger(held, kept.values())
+            kept = {one: head for one, head in kept.items() if head.row_id not in foreign}
+            mine = {head.row_id for head in kept.values()}
+            others = [head.row_id for head in heads if head.row_id not in mine]
+            held.store.settle_batch(held.lease, others, success=False)
+            heads = list(kept.values())
+        return self._finish_moves(held, heads)
+
+    def _tell_ledger(self, held: Held, heads: Collection[Head]) -> set[str]:
+        """Records what the copies of these messages say, where no run has recorded anything of them: a chain or a
+        listener gave them up. From then on the ledger knows what is done of them, as of all others.
+
+        The ids of those that failed in another chain: what is done there says nothing of this one's destinations.
+        """
+        ledger, run_id = self._stores.ledger, self._holding.run_id
+        known = ledger.known([head.message_id for head in heads])
+        untold = [head.row_id for head in heads if head.wrapped and head.ref not in known]
+        foreign = set[str]()
+        if not untold:
+            return foreign
+        fence = ledger.open_step(run_id, "take up", DEFAULT_LEASE)
+        for row in held.store.batch_rows(held.lease, ids=untold):
+            if records.chain_of(row) in ("", self._chain) or not self._chain:
+                ledger.record(fence, records.told(row, run_id))
+            else:
+                log.warning("message %s failed in another chain than %s, and is left to it", row["id"], self._chain)
+                foreign.add(row["id"])
+        ledger.close_step(fence)
+        return foreign
+
+    def _finish_moves(self, held: Held, heads: list[Head]) -> set[str]:
+        """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
+        if held.store is self._stores.dead_letters:
+            return {head.message_id for head in heads}
+        to = self._stores.dead_letters if held.copies else self._stores.failures
+        refs = {self._holding.id_in(to, head.ref.name): head.ref for head in heads}
+        there = next(iter(self._holding.ask(to, lambda store: _kept(store, refs))), set())
+        moved = {head.row_id for head in heads if head.ref in there}
+        self._finish(held, moved)
+        return {head.message_id for head in heads if head.row_id not in moved}
+
+    # -- crashes -----------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> list[Fence]:
+        """Ends the right to record of every step that did not come to its end, and records as failed the one message
+        that was in hand. The steps of which it is not known."""
+        ledger, run_id, unknown = self._stores.ledger, self._holding.run_id, list[Fence]()
+        for step in ledger.left_open(run_id):
+            fence = ledger.open_step(run_id, step, DEFAULT_LEASE)
+            if crash_tracking.blame(ledger, fence) is None:
+                unknown.append(fence)
+            else:
+                ledger.close_step(fence)  # or a settlement that is done again would not know who it was
+        return unknown
+
+    def _count_crashes(self, parts: Sequence[Held], crashed: Sequence[Fence]) -> None:
+        """Counts a crash for each message that one of these steps may have died of."""
+        for held in parts if crashed else ():
+            self._count_crash(held, crashed)
+        # Before anything is moved, which may fail: a settlement that is done again does not count the same deaths.
+        for fence in crashed:
+            self._stores.ledger.close_step(fence)
+
+    def _count_crash(self, held: Held, crashed: Sequence[Fence]) -> None:
+        """The same for one part. Those for which it is one too many have failed: alone in its replay, each shows
+        whether it was the one."""
+        found = self._sort(held)
+        spans = [crash_tracking.span_of(fence) for fence in crashed]
+        failed_before = [head for head in found.failed if not self._failed_here(found.entries[head.row_id])]
+        died = [
+            head
+            for head in (*found.untouched, *failed_before)
+            if any(span is None or span.covers(head.row_id, head.message_id) for span in spans)
+        ]
+        held.store.count_crash(held.lease, [head.row_id for head in died])
+        most = held.store.properties.max_deliveries
+        error = worker_crash(crashed[0].step, most)
+        worst = [head for head in died if head.crashes + 1 >= most]
+        self._stores.ledger.record(crashed[0], [head.entry(SOURCE_FLOW, FAILED, error=error) for head in worst])
+
+    # -- moving ------------------------------------------------------------------------------------------------
+
+    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore, tried: bool) -> list[Head]:
+        """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
+        a replay has failed for it, if one was tried."""
+        if failed_to is self._stores.failures:
+            return found.failed if held.store is self._stores.store else []
+        if held.store is failed_to:
+            return []
+        return [head for head in found.failed if not tried or self._failed_here(found.entries[head.row_id])]
+
+    def _failed_here(self, entries: dict[str, Entry]) -> bool:
+        run_id = self._holding.run_id
+        return any(entry.state == FAILED and entry.run_id == run_id for entry in entries.values())
+
+    def _move(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> tuple[set[str], set[str]]:
+        """The ids of those of these messages that are in the other store now, and of those for which their records are
+        too large: they are dead, and stay where they are."""
+        gone, stuck = set[str](), set[str]()
+        for copies in self._copies(held, moving, found, to):
+            small, large = _by_size(copies, to)
+            there = self._copy(small, to)
+            self._finish(held, there)
+            for one, why in large.items():
+                held.store.bury_batch(held.lease, [one], TOO_LARGE, why)
+            gone |= there
+            stuck |= large.keys()
+        if gone:
+            log.info("%d messages went from store %s to %s", len(gone), held.store.name, to.name)
+        return gone, stuck
+
+    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> Iterator[dict[str, Message]]:
+        """What the other store is to hold of these messages, by the ids of their rows, a portion at a time."""
+        make = self._dead_letter if to is self._stores.dead_letters else self._failure
+        rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
+        for portion in portions(rows, _weight, most=_AT_ONCE):
+            yield {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in portion}
+
+    def _copy(self, copies: dict[str, Message], to: SqlStore) -> set[str]:
+        """Stores these copies, given by the ids of their rows; the ids of the rows whose copies are there now."""
+        missing = self._store(copies, to) if copies else {}
+        if missing:
+            # An id that the store knew already was not stored. One that is finished there makes way.
+            to.forget_finished([copy.id for copy in missing.values()])
+            missing = self._store(missing, to)
+        if missing:
+            log.warning("message %s stays: another one has its place in store %s", min(missing), to.name)
+        return copies.keys() - missing
+
+    def _store(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
+        """Stores these copies; those of them that are not there afterwards."""
+        to.store_many(list(copies.values()))
+        refs = {copy.id: ref_of(copy.content) for copy in copies.values()}
+        there = _kept(to, refs)
+        return {one: copy for one, copy in copies.items() if refs[copy.id] not in there}
+
+    def _finish(self, held: Held, ids: Collection[str]) -> None:
+        """Acknowledges messages. Of a failure record nothing need be kept: the ledger knows the message's story."""
+        if held.store is self._stores.store:
+            held.store.settle_batch(held.lease, list(ids))
+        else:
+            held.store.forget_batch(held.lease, list(ids))
+
+    # -- sorting -----------------------------------------------------------------------------------------------
+
+    def _held_again(self) -> Iterator[Held]:
+        """What the run holds, and what it held until its lease ran out, unless another run has it by now."""
+        run_id = self._holding.run_id
+
+        def again(store: SqlStore) -> tuple[SqlStore, BatchLease | None]:
+            known = store.knows_batch(run_id)
+            return store, store.lease_batch(1, batch_id=run_id, lease=DEFAULT_LEASE, ids=()) if known else None
+
+        for store, lease in self._holding.each(again):
+            if lease is not None:
+                yield self._holding.part(store, lease)
+
+    def _sort(self, held: Held) -> Sorted:
+        return self._sorted(self._holding.heads_of(held))
+
+    def _sorted(self, heads: list[Head]) -> Sorted:
+        known = self._stores.ledger.known([head.message_id for head in heads])
+        result = Sorted([], [], [], {})
+        for head in heads:
+            entries = result.entries[head.row_id] = known.get(head.ref, {})
+            if is_complete(entries, self._flows):
+                result.complete.append(head)
+            elif any(not entry.done for entry in entries.values()):
+                result.failed.append(head)
+            else:
+                result.untouched.append(head)
+        return result
+
+    def _record_as_failed(self, rows: list[Row], copies: bool) -> None:
+        """Notes what a store gave up, so that replaying the batch finds it."""
+        if not rows:
+            return
+        ledger, run_id = self._stores.ledger, self._holding.run_id
+        fence = ledger.open_step(run_id, "store", DEFAULT_LEASE)
+        ledger.record(
+            fence, [records.given_up(row, run_id, copies=copies) for row in rows if row["dead_letter_reason"]]
+        )
+        ledger.close_step(fence)
+
+    def _failure(self, row: Row, entries: dict[str, Entry], copies: bool) -> Message:
+        return records.failure(row, entries, self._chain, self._holding.run_id, copies=copies)
+
+    def _dead_letter(self, row: Row, entries: dict[str, Entry], copies: bool) -> Message:
+        return records.dead_letter(row, entries, self._chain, self._holding.run_id, self.store_name, copies=copies)
+
+
+def was_delivered(entries: dict[str, Entry]) -> bool:
+    """Whether a message reached any destination."""
+    return any(entry.state == DELIVERED for entry in entries.values())
+
+
+def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
+    """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done.
+
+    Without flows, returns False.
+    """
+    source = entries.get(SOURCE_FLOW)
+    if source is not None and source.state == DROPPED:
+        return True
+    return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
+
+
+def _weight(row: Row) -> int:
+    body = row["message"]
+    return len(body) if isinstance(body, (str, bytes)) else 0
+
+
+def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Message], dict[str, str]]:
+    """Those of these copies that the other store takes, and why it does not take the others. What came in through
+    `store()` leaves room for its record; what other programs write into the table may not."""
+    large = {one: str(why) for one, copy in copies.items() if (why := to.refusal(copy)) is not None}
+    for one, text in large.items():
+        log.error("message %s stays where it is, dead: %s", one, text)
+    return {one: copy for one, copy in copies.items() if one not in large}, large
+
+
+def _kept(store: SqlStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
+    """Those of these messages, given by the ids of their copies, of which this store has one that is not finished.
+
+    Told by what lies there: something else may have been stored under that id.
+    """
+    there = store.look(list(refs)) if refs else ()
+    return {refs[copy.id] for copy in there if ref_in(copy) == refs[copy.id]}

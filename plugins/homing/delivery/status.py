@@ -1,0 +1,74 @@
+"""What became of messages, one by one: of a batch, or of these ids. For people to look at; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from homing.delivery.leased_part import resolve
+from homing.delivery.settlement import is_complete, was_delivered
+from homing.delivery.stores import PipelineStores
+from homing.failure import dead_letter_id
+from homing.ledger import Entry
+from homing.message import ACKNOWLEDGED, MessageRef
+from homing.stores.sql.scans import Condition
+
+#: The last sequence number there can be.
+_LAST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Story:
+    """Where a message is, or how it ended, and what the ledger has of it by flow; the source flow's key is empty."""
+
+    message_id: str
+    outcome: str
+    entries: Mapping[str, Entry]
+
+
+def tell(
+    stores: PipelineStores,
+    flows: Sequence[str],
+    *,
+    batch_id: str | None = None,
+    ids: Collection[str] = (),
+    limit: int = 1000,
+) -> list[Story]:
+    """The stories of a batch's messages, or of all messages of these ids or names, `limit` at most."""
+    wanted = _of_ids(stores, ids) if batch_id is None else _of_batch(stores, batch_id, limit)
+    wanted = wanted[:limit]
+    # In the direction messages travel: one that moves on meanwhile is seen where it comes to, not nowhere.
+    here = stores.store.states([ref.id for ref in wanted])
+    waiting = {ref for _, state, ref in here if state != ACKNOWLEDGED}
+    failed = stores.failures.present([ref.name for ref in wanted])
+    letters = stores.dead_letters.present([dead_letter_id(stores.store.name, ref.name) for ref in wanted])
+    known = stores.ledger.known([ref.id for ref in wanted])
+
+    def outcome(ref: MessageRef, entries: dict[str, Entry]) -> str:
+        if dead_letter_id(stores.store.name, ref.name) in letters:
+            return "dead-lettered"
+        if ref.name in failed:
+            return "failed, to be replayed"
+        if ref in waiting:
+            return "on its way"
+        if is_complete(entries, flows):
+            return "delivered" if was_delivered(entries) else "dropped by rule"
+        return "unknown"
+
+    return [Story(ref.id, outcome(ref, known.get(ref, {})), known.get(ref, {})) for ref in wanted]
+
+
+def _of_ids(stores: PipelineStores, ids: Collection[str]) -> list[MessageRef]:
+    """The messages that are known by each of these ids, or names; a text that none is known by stands for itself."""
+    known = resolve(stores, ids)
+    for message_id, _, ref in stores.store.states(ids):
+        known.setdefault(message_id, []).append(ref)
+    return list(dict.fromkeys(ref for one in ids for ref in known.get(one, [MessageRef("", 0, one)])))
+
+
+def _of_batch(stores: PipelineStores, batch_id: str, limit: int) -> list[MessageRef]:
+    """What the store still has of the batch, and what the ledger knows of it."""
+    mine = [Condition("batch_id", "=", batch_id)]
+    pages = stores.store.scans().pages(["sequence", "id", "table_id"], 0, _LAST, conditions=mine, page=limit)
+    held = [MessageRef.of(row[2], row[0], str(row[1])) for row in next(pages, [])]
+    return list(dict.fromkeys([*held, *stores.ledger.of_batch(batch_id, limit)]))

@@ -1,0 +1,81 @@
+"""Bell: rings as soon as a store has something, where the store says so by itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from homing.invocation.error_info import sign_of
+from homing.listener.config import name_of
+from homing.store import Store
+
+log = logging.getLogger(__name__)
+
+_WAIT = 60.0  # seconds: how long is no matter, whoever listens looks at his own intervals too
+_LONGEST_PAUSE = 1.0  # seconds after which a store that rang in vain, or is away, is listened to again
+_FIRST_PAUSE = 0.01
+
+
+class Bell:
+    """Waits in a thread of its own, which does not keep a process alive. Thread-safe.
+
+    It rings once for each `listen`, and may ring in vain: somebody else was quicker, or the store is mistaken. It is no
+    guarantee either: whoever listens looks at his own intervals too.
+    """
+
+    def __init__(self, store: Store, ring: Callable[[], None], longest_pause: float) -> None:
+        self._store = store
+        self._ring = ring
+        self._longest_pause = min(longest_pause, _LONGEST_PAUSE)
+        self._changed = threading.Condition()
+        self._is_wanted = False
+        self._is_ended = False
+        self._in_vain = 0
+        self._thread = threading.Thread(target=self._run, name=f"homing-{name_of(store)}-bell", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread, where the store wakes."""
+        if self._store.wakes:
+            self._thread.start()
+
+    def listen(self) -> None:
+        """To be called when the store had nothing: it rings when there is something, or was in the meantime."""
+        with self._changed:
+            self._is_wanted = True
+            self._changed.notify_all()
+
+    def answered(self) -> None:
+        """It did not ring in vain."""
+        self._in_vain = 0
+
+    def stop(self) -> None:
+        """It does not ring any more once this returns, and its thread ends at once. Idempotent."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        if self._store.wakes:
+            self._store.wake()
+
+    def _run(self) -> None:
+        while self._comes_to_listen():
+            try:
+                has_come = self._store.wait(_WAIT, ended=lambda: self._is_ended)
+            except Exception as error:  # noqa: BLE001 - a store that is away is waited for
+                log.debug("cannot wait for store %s, trying again: %s", name_of(self._store), sign_of(error))
+                self._in_vain += 1
+                continue
+            with self._changed:
+                if has_come and not self._is_ended:
+                    self._is_wanted = False
+                    self._in_vain += 1
+                    self._ring()
+
+    def _comes_to_listen(self) -> bool:
+        """Blocks until somebody listens, and longer each time the bell rings in vain; False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_wanted or self._is_ended)
+            if self._in_vain:
+                pause = min(self._longest_pause, _FIRST_PAUSE * 2 ** min(self._in_vain, 20))
+                self._changed.wait_for(lambda: self._is_ended, pause)
+            return not self._is_ended

@@ -1,0 +1,382 @@
+"""WholeBatch: flows with DataFrame handlers, exact about every message all the same.
+
+A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
+which of them makes it fail is found by trying smaller parts: what is recorded as failed has failed alone. What it works
+on is noted in the ledger before: if it kills even the driver, the next attempt knows where to look.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from homing.delivery import Batch, crash_tracking
+from homing.delivery.leased_part import Head, Held
+from homing.errors import HandlerError
+from homing.failure import WORKER_CRASH, as_json, error_info
+from homing.invocation.error_info import describe, sign_of, text_of
+from homing.invocation.invalid_return import fault_of
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
+from homing.message import MessageRef
+from homing.pipeline import Drop
+from homing.pipeline.flows import DestinationFlow
+from homing.pipeline.handlers import Handler
+from homing.spark import dataframe_handlers
+from homing.spark.bisection import Bisection
+from homing.spark.error_kinds import is_crash, is_fault
+from homing.spark.smaller_parts import Keep, Parted, Results
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 5_000  # rows of the ledger written at once
+
+# Into how many parts the suspects are cut after a crash of the driver: a crash costs more than a few calls.
+_PARTS = 32
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source flow. `read` gives the messages in these parts of the batch, some of them or for None all, with the
+    first `start` processors behind them; `plan` is a section of the flow over what was read."""
+
+    processors: Sequence[Handler]
+    start: int
+    read: Callable[[Sequence[Held], Sequence[Head] | None], DataFrame]
+    plan: Callable[[DataFrame, dataframe_handlers.Watch, dataframe_handlers.Segment], DataFrame]
+    keep: Keep
+
+    @property
+    def begins_native(self) -> bool:
+        """Whether a DataFrame handler comes first, and reading runs no handler."""
+        return self.start == 0
+
+    @property
+    def all(self) -> dataframe_handlers.Segment:
+        return dataframe_handlers.Segment(self.start, len(self.processors), native=True)
+
+    @property
+    def sections(self) -> list[dataframe_handlers.Segment]:
+        """All that is up to the last DataFrame handler; and what comes after it, which is exact by itself and need not
+        start Python for each part."""
+        last = max(cut.stop for cut in dataframe_handlers.segments(self.processors) if cut.native)
+        rest = dataframe_handlers.Segment(last, len(self.processors), native=False)
+        return [dataframe_handlers.Segment(self.start, last, native=True), *([rest] if rest.start < rest.stop else [])]
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """Runs flows with DataFrame handlers over a batch, recording for the step that `fence` stands for."""
+
+    spark: SparkSession
+    ledger: Ledger
+    batch: Batch
+    fence: Fence
+
+    def process(self, source: Source) -> list[DataFrame]:
+        """The messages after the source flow, in as many parts as were needed to part them from what fails."""
+        frame = None if self.fence.crashed else self._at_once(source)
+        kept = self._part_by_part(source) if frame is None else [frame]
+        self.ledger.suspect(self.fence, None)
+        return kept
+
+    def _at_once(self, source: Source) -> DataFrame | None:
+        """What became of all messages in one part, when nothing is known of any of them yet: then their names are
+        asked for only if one was left out, since that takes longer than much of what comes of it. None when it fails.
+        """
+        parts = self.batch.held()
+        # A chain that begins with messages reads and handles them in one: what was read cannot be counted apart.
+        if not source.begins_native or not all(map(self.batch.is_new, parts)):
+            return None
+        watch = dataframe_handlers.Watch()
+        self.ledger.suspect(self.fence, crash_tracking.part(crash_tracking.Span()))
+        try:
+            frame = source.keep(source.plan(watch.begin(source.read(parts, None)), watch, source.all), watch)
+            watch.verify()
+            if not watch.let_pass(sum(held.lease.size for held in parts)):
+                out = _ids(frame)
+                _refuse_twice(out)
+                heads = self.batch.heads()
+                if len(heads) != watch.entered:
+                    return None  # what came to the batch since, or was not read, was left out by no rule
+                self._account(SOURCE_FLOW, source.processors, heads, out, DROPPED)
+        except Exception as error:
+            if not self._is_fault(error):
+                raise
+            log.info("batch %s is looked at part by part, because it failed as a whole", self.batch.run_id)
+            return None
+        return frame
+
+    def _part_by_part(self, source: Source) -> list[DataFrame]:
+        heads = self.batch.heads()
+        known = self._known(heads, SOURCE_FLOW)
+        waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
+        frames: list[DataFrame] | None = None
+        for section in source.sections:
+            if waiting:
+                waiting, frames = self._through(source, section, waiting, frames, known)
+        return frames or []
+
+    def _through(
+        self,
+        source: Source,
+        section: dataframe_handlers.Segment,
+        waiting: Sequence[Head],
+        frames: Sequence[DataFrame] | None,
+        known: Mapping[str, Entry],
+    ) -> tuple[list[Head], list[DataFrame]]:
+        """Those of these messages that come out of a section of the source flow, and what comes out. `frames` is what
+        came out of the section before it."""
+        # Where handlers for messages come first, to read is to run them: then a part is read when its turn comes.
+        rows = frames is None and not source.begins_native
+        waiting = sorted(waiting, key=lambda head: head.row_id if rows else head.message_id)
+        messages = None
+        if not rows:
+            given = source.read(self.batch.held(), None) if frames is None else reduce(DataFrame.union, frames)
+            messages = Parted(self._only(given, waiting), len(waiting))
+        results, passed = Results(self.spark, source.keep), list[Head]()
+
+        def call(some: Sequence[Head]) -> None:
+            watch = dataframe_handlers.Watch()
+            self._take_in_hand(SOURCE_FLOW, some, rows=rows)
+            part = source.read(self.batch.held(), some) if messages is None else messages.part(some)
+            small = messages is not None and messages.is_small(some)
+            result = results.of(source.plan(part, watch, section), watch, small=small)
+            out = result.ids
+            watch.verify()
+            _refuse_twice(out)
+            if out.total() != watch.left:
+                raise HandlerError(f"{out.total()} messages came out of the chain, and {watch.left} were counted")
+            self._account(SOURCE_FLOW, source.processors, some, out, DROPPED)
+            here = [head for head in some if head.message_id in out]
+            if section.stop == len(source.processors):
+                self._record(head.entry(SOURCE_FLOW, PROCESSED) for head in here if head.message_id in known)
+            results.add(result)
+            passed.extend(here)
+
+        search = self._bisection(call, partial(self._give_up, SOURCE_FLOW, source.processors), known)
+        with messages or nullcontext():
+            self._tell_untried(sum(search.over(part) for part in self._parts(waiting, rows=rows)))
+        return passed, results.frames()
+
+    def deliver(
+        self,
+        flow: DestinationFlow,
+        processed: DataFrame,
+        through: Callable[[DataFrame, str, Sequence[Handler], int, dataframe_handlers.Watch], DataFrame],
+        each: Callable[[str, DataFrame, int], Counter[str]],
+        rate: float | None = None,
+    ) -> Counter[str]:
+        """Delivers what is not done to one destination, of which the processors or the destination are native.
+
+        A DataFrame destination cannot be slowed down, so with a `rate` it gets the messages in slices.
+        """
+        waiting, total, known = self._waiting(flow.name, processed)
+        messages = Parted(self._only(processed, waiting), len(waiting))
+        handlers = (*flow.processors, flow.destination)
+        last = max(cut.stop for cut in dataframe_handlers.segments(handlers) if cut.native)
+        start = min(last, len(flow.processors))
+
+        def call(some: Sequence[Head]) -> None:
+            watch = dataframe_handlers.Watch()
+            self._take_in_hand(flow.name, some, rows=False)
+            frame = through(messages.part(some), flow.name, flow.processors[:start], 0, watch)
+            if flow.destination.dataframe:
+                total.update(self._hand_over(flow, frame, some, watch))
+                return
+            done = each(flow.name, frame, start)
+            watch.verify()
+            done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
+            total.update(done)
+
+        def give_up(head: Head, error: Exception) -> None:
+            total[FAILED] += 1
+            self._give_up(flow.name, handlers, head, error)
+
+        search, untried = self._bisection(call, give_up, known), 0
+        slow = rate if flow.destination.dataframe else None
+        size, began = len(waiting) if slow is None else max(1, int(slow)), time.monotonic()
+        with messages:
+            for first in range(0, len(waiting), max(1, size)):
+                if slow is not None:
+                    time.sleep(max(0.0, began + first / slow - time.monotonic()))
+                untried += sum(search.over(part) for part in self._parts(waiting[first : first + size], rows=False))
+        self._tell_untried(untried)
+        self.ledger.suspect(self.fence, None)
+        return total
+
+    def _hand_over(
+        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], watch: dataframe_handlers.Watch
+    ) -> Counter[str]:
+        """Gives a frame to a DataFrame destination, and records it as delivered when that returns."""
+        out = {head.message_id: 1 for head in some}
+        if flow.processors:
+            frame = frame.cache()
+            out = _ids(frame)
+            watch.verify()
+            _refuse_twice(out)
+        self.ledger.record(self.fence, [])  # raises if the step was taken over: another process delivers by now
+        state, result = DELIVERED, None
+        try:
+            result = flow.destination.function(frame) if out else None
+        except Drop:
+            state = DROPPED
+        finally:
+            if flow.processors:
+                frame.unpersist()
+        _refuse_unfinished(flow.destination, result)
+        done = [head for head in some if head.message_id in out]
+        self._record(head.entry(flow.name, state, result=as_json(result)) for head in done)
+        filtered = self._account(flow.name, flow.processors, some, out, FILTERED)
+        return Counter({state: len(done), FILTERED: filtered})
+
+    # -- who is who --------------------------------------------------------------------------------------------
+
+    def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str], dict[str, Entry]]:
+        """What is to be delivered, in order of id; what is not, by its state; and what the ledger has about them."""
+        rows = processed.select("table_id", "sequence", "id").toArrow().to_pylist()
+        # What a process left long ago may name messages that another run holds by now.
+        held = {head.ref: head for head in self.batch.heads()}
+        refs = [MessageRef.of(*row.values()) for row in rows]
+        found = [held[ref] for ref in refs if ref in held]
+        known = self._known(found, flow, done=True)
+        waiting, total = [], Counter[str]()
+        for head in found:
+            entry = known.get(head.message_id)
+            if entry is not None and (entry.done or self._gave_up(entry)):
+                total["skipped" if entry.done else entry.state] += 1
+            else:
+                waiting.append(head)
+        return sorted(waiting, key=lambda head: head.message_id), total, known
+
+    def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
+        """What the ledger has about these messages in this flow; without `done`, only what failed."""
+        entries = self.ledger.known([head.message_id for head in heads])
+        found = {head.message_id: entries.get(head.ref, {}).get(flow) for head in heads}
+        return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
+
+    def _gave_up(self, entry: Entry | None) -> bool:
+        return crash_tracking.gave_up(entry, self.fence)
+
+    def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
+        ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.message_id for head in waiting], pa.string())}))
+        return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
+
+    # -- who is to blame ---------------------------------------------------------------------------------------
+
+    def _bisection(
+        self,
+        call: Callable[[Sequence[Head]], None],
+        give_up: Callable[[Head, Exception], None],
+        known: Mapping[str, Entry],
+    ) -> Bisection[Head]:
+        """`known` is what the ledger has about some of the messages in this flow, none of which is done."""
+        return Bisection(call, give_up, self._is_fault, lambda head: head.message_id in known)
+
+    def _tell_untried(self, number: int) -> None:
+        """They are settled as messages that were not reached: released, and the next run takes them."""
+        if number:
+            log.warning("batch %s: %d messages were not tried, because too many fail", self.batch.run_id, number)
+
+    # -- crashes -----------------------------------------------------------------------------------------------
+
+    def _is_fault(self, error: Exception) -> bool:
+        """Whether it is worth looking for who is to blame: without Spark, everything fails."""
+        try:
+            self.spark.conf.get("spark.app.name")
+        except Exception:  # noqa: BLE001 - of many kinds, when Spark's own process is gone
+            return False
+        return is_fault(error)
+
+    def _take_in_hand(self, flow: str, some: Sequence[Head], *, rows: bool) -> None:
+        """Names these messages, should what comes next kill the driver. Raises when the step was taken over."""
+        alone = len(some) == 1
+        self.ledger.suspect(
+            self.fence,
+            crash_tracking.one(some[0].entry(flow, FAILED)) if alone else crash_tracking.part(_span(some, rows=rows)),
+        )
+
+    def _parts(self, waiting: Sequence[Head], *, rows: bool) -> Iterable[Sequence[Head]]:
+        """All messages at once; after a crash, those that may have caused it in small parts, apart from the others.
+        They are in order of their rows' ids, or of their own."""
+        most = max((head.crashes for head in waiting), default=0)
+        span = crash_tracking.span_of(self.fence) or (
+            _span([head for head in waiting if head.crashes == most], rows=rows) if most else None
+        )
+        places = [
+            place
+            for place, head in enumerate(waiting)
+            if span is not None and span.covers(head.row_id, head.message_id)
+        ]
+        if not places:
+            return [waiting]
+        first, stop = places[0], places[-1] + 1
+        size = -(-(stop - first) // _PARTS)
+        small = [waiting[place : min(place + size, stop)] for place in range(first, stop, size)]
+        return [*small, waiting[:first], waiting[stop:]]
+
+    # -- the ledger --------------------------------------------------------------------------------------------
+
+    def _account(
+        self, flow: str, handlers: Sequence[Handler], some: Sequence[Head], out: Mapping[str, int], state: str
+    ) -> int:
+        """Records as left out by a rule whatever neither came out nor has been recorded; how many."""
+        missing = [head for head in some if head.message_id not in out]
+        known = self._known(missing, flow, done=True)
+        left = [head for head in missing if not self._told(known.get(head.message_id))]
+        reason = f"left out by {_names(handlers)}"
+        self._record(head.entry(flow, state, result=reason) for head in left)
+        return len(left)
+
+    def _told(self, entry: Entry | None) -> bool:
+        if entry is None:
+            return False
+        # What failed once is recorded as processed by what comes before a DataFrame handler: that is not its end.
+        return entry.state != PROCESSED and (entry.done or entry.run_id == self.fence.run_id)
+
+    def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
+        name = error.handler if isinstance(error, HandlerError) else _names(handlers)
+        log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
+        said = error_info(WORKER_CRASH, str(error), name) if is_crash(error) else describe(error, name, 1)
+        self._record([head.entry(flow, FAILED, error=said)])
+
+    def _record(self, entries: Iterable[Entry]) -> None:
+        rows = list(entries)
+        for start in range(0, len(rows), _CHUNK):
+            self.ledger.record(self.fence, rows[start : start + _CHUNK])
+
+
+def _span(some: Sequence[Head], *, rows: bool) -> crash_tracking.Span:
+    first, last = some[0], some[-1]
+    if rows:
+        return crash_tracking.Span(first.row_id, last.row_id)
+    return crash_tracking.Span(first.message_id, last.message_id, rows=False)
+
+
+def _ids(frame: DataFrame) -> Counter[str]:
+    return Counter(frame.select("id").toArrow().column("id").to_pylist())
+
+
+def _refuse_twice(out: Mapping[str, int]) -> None:
+    twice = next((message_id for message_id, times in out.items() if times > 1), None)
+    if twice is not None:
+        raise HandlerError(f"a DataFrame handler returned message {twice} more than once: a filter returns a part")
+
+
+def _refuse_unfinished(destination: Handler, returned: object) -> None:
+    fault = fault_of(returned)
+    if fault is not None:
+        name = destination.name
+        raise HandlerError(f"destination {name!r} failed: {text_of(fault)}", name) from fault
+
+
+def _names(handlers: Sequence[Handler]) -> str:
+    return " or ".join(handler.name for handler in handlers if handler.dataframe)

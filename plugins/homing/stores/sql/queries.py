@@ -1,0 +1,216 @@
+"""Looking at a store without claiming anything, and clearing away what is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+
+from homing.errors import ConfigurationError, UnreadableMessageError
+from homing.message import ACKNOWLEDGED, DEAD, STATES, Message, MessageRef
+from homing.stores.sql import rows
+from homing.stores.sql.archive import Archive
+from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.due_query import Finder
+from homing.stores.sql.row_sizes import portions_by_id, ranges
+from homing.stores.sql.text_rules import is_keepable
+
+Result = TypeVar("Result")
+
+_PAGE = 10_000
+_LOOKED_AT = 1_000
+_PURGE_CHUNK = 5_000
+
+
+class Views:
+    """Reads one table of messages."""
+
+    def __init__(self, database: Database, table: Table, finder: Finder, archive: Archive | None) -> None:
+        self._database = database
+        self._table = table
+        self._finder = finder
+        self._archive = archive
+        # One statement, so that a message on its way into the archive is seen once, and not twice or never.
+        self._all: sa.FromClause = table
+        if archive is not None:
+            columns = [column.name for column in table.c]
+            parts = (sa.select(*(part.c[name] for name in columns)) for part in (table, archive.table))
+            self._all = sa.union_all(*parts).subquery("known")
+
+    def _read_all(self, ask: Callable[[Connection, sa.FromClause], Result]) -> Result:
+        """What `ask` makes of every message there is, archived ones included."""
+        archive = self._archive
+        if archive is None:
+            return self._database.read(lambda connection: ask(connection, self._table))
+        if not archive.seen:
+            # In this order: another process may be archiving the first one.
+            found, archived = self._database.read(
+                lambda connection: (ask(connection, self._table), archive.is_there(connection))
+            )
+            if not archived:
+                return found
+        archive.require()  # it may have been created without all columns that this consumer asks for
+        return self._database.read(lambda connection: ask(connection, self._all))
+
+    def count(self) -> dict[str, int]:
+        def ask(connection: Connection, known: sa.FromClause) -> dict[str, int]:
+            state = rows.state_of(known, self._database.now())
+            statement = sa.select(state, sa.func.count()).select_from(known).group_by(state)
+            return {row[0]: row[1] for row in connection.execute(statement)}
+
+        found = self._read_all(ask)
+        return {name: found.get(name, 0) for name in STATES}
+
+    def next_due(self) -> int | None:
+        """When the next message can be claimed, or could; None when nothing waits.
+
+        What waits for its turn in a session can be once the first of it is finished, which has a time of its own.
+        """
+        return self._first_time(self._finder.may_go())
+
+    def _first_time(self, which: sa.ColumnElement[bool]) -> int | None:
+        c = self._table.c
+
+        def work(connection: Connection) -> int | None:
+            times = []
+            for priority in self._finder.priorities(connection):
+                mine = (c.priority == priority) & which
+                placed = sa.select(c.time_next).where(mine, c.time_next > 0).order_by(c.time_next).limit(1)
+                unplaced = sa.select(sa.func.min(c.time_scheduled)).where(mine, c.time_next == 0)
+                times += [connection.execute(statement).scalar() for statement in (placed, unplaced)]
+            return min((time for time in times if time is not None), default=None)
+
+        return self._database.read(work)
+
+    def has_due(self) -> bool:
+        due = self.next_due()
+        return due is not None and due <= self._database.now()
+
+    def oldest_age(self) -> float | None:
+        due, now = self._first_time(sa.true()), self._database.now()
+        return None if due is None or due > now else (now - due) / NANOSECONDS
+
+    def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
+        if state is not None and state not in STATES:
+            raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
+
+        def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
+            c, states = known.c, rows.state_of(known, self._database.now())
+            names = [c[name] for name in rows.READ]
+            statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
+            if state is not None:
+                statement = statement.where(states == state)
+            if ids is None:
+                return list(connection.execute(statement))
+            found: list[Any] = []
+            for chunk in chunks(filter(is_keepable, ids), self._database.dialect.chunk):
+                found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
+            return sorted(found, key=lambda row: row.sequence)[:limit]
+
+        return [_look(row) for row in self._read_all(ask)]
+
+    def look(self, ids: Sequence[str] | None) -> Iterator[Message]:
+        """All that is not acknowledged, as `browse` shows it, or those of these ids; read a portion at a time."""
+        c = self._table.c
+        open_ones = (c.time_acked.is_(None),)
+        if ids is None:
+            for start, end in ranges(self._database, self._table, open_ones, after=0, upto=None, page=_LOOKED_AT):
+                yield from self._look_at((*open_ones, c.sequence > start, c.sequence <= end))
+            return
+        for numbers in portions_by_id(self._database, self._table, open_ones, ids):
+            yield from self._look_at((*open_ones, self._database.dialect.among(c.sequence, numbers)))
+
+    def _look_at(self, where: Sequence[Any]) -> Iterator[Message]:
+        c = self._table.c
+        states = rows.state_of(self._table, self._database.now())
+        statement = sa.select(*(c[name] for name in rows.READ), states).where(*where).order_by(c.sequence)
+        found = self._database.read(lambda connection: list(connection.execute(statement)))
+        while found:
+            yield _look(found.pop(0))  # and keeps it no longer
+
+    def states(self, ids: Collection[str] | None) -> Iterator[tuple[str, str, MessageRef]]:
+        """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
+        after = 0
+
+        def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
+            c, state = known.c, rows.state_of(known, self._database.now())
+            page = sa.select(c.sequence, c.id, state, c.table_id).where(c.sequence > after).order_by(c.sequence)
+            if ids is None:
+                return list(connection.execute(page.limit(_PAGE)))
+            dialect = self._database.dialect
+            named = (connection.execute(page.where(dialect.among(c.id, some))) for some in chunks(ids, dialect.chunk))
+            return sorted((row for some in named for row in some), key=lambda row: row.sequence)
+
+        while True:
+            found = self._read_all(ask)
+            yield from ((row.id, row.state, MessageRef.of(row.table_id, row.sequence, row.id)) for row in found)
+            if ids is not None:
+                return
+            if len(found) < _PAGE:
+                return
+            after = found[-1][0]
+
+    def overdue(self, seconds: float) -> list[str]:
+        """All messages that have been due for this long and not been claimed since."""
+        c = self._table.c
+        since = self._database.now() - int(seconds * NANOSECONDS)
+        statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next)
+        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
+
+    def present(self, ids: Collection[str]) -> set[str]:
+        """Those of these messages that are here and not acknowledged."""
+        c = self._table.c
+
+        def work(connection: Connection) -> set[str]:
+            found = set[str]()
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                mine = self._database.dialect.among(c.id, chunk)
+                found.update(connection.execute(sa.select(c.id).where(mine, c.time_acked.is_(None))).scalars())
+            return found
+
+        return self._database.read(work)
+
+    def purgeable(self, older_than: float, state: str) -> int:
+        until = self._database.now() - int(older_than * NANOSECONDS)
+
+        def ask(connection: Connection, known: sa.FromClause) -> int:
+            since = known.c.time_acked if state == ACKNOWLEDGED else known.c.time_dead
+            statement = sa.select(sa.func.count()).select_from(known)
+            return int(connection.execute(statement.where(since <= until, known.c.time_next.is_(None))).scalar_one())
+
+        return self._read_all(ask)
+
+    def purge(self, older_than: float, state: str) -> int:
+        """Removes finished messages in chunks, each a transaction of its own, so that no other transaction waits for
+        long."""
+        if state not in (ACKNOWLEDGED, DEAD):
+            raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r} ones")
+        c, until = self._table.c, self._database.now() - int(older_than * NANOSECONDS)
+        since = c.time_acked if state == ACKNOWLEDGED else c.time_dead
+        finished, removed, after = (since <= until) & c.time_next.is_(None), 0, 0
+        if self._archive is not None and state == ACKNOWLEDGED:
+            removed = self._archive.purge(until)
+        while True:
+            # Along the primary key, up to messages too young to be finished for so long: no index is kept for this.
+            page = sa.select(c.sequence, c.time_created).where(c.sequence > after).order_by(c.sequence)
+            page = page.limit(_PURGE_CHUNK)
+            seen = self._database.read(lambda connection, page=page: connection.execute(page).all())  # type: ignore[misc]
+            if not seen or min(row.time_created for row in seen) > until:
+                return removed
+            span = (c.sequence > after) & (c.sequence <= seen[-1].sequence)
+            gone = self._table.delete().where(span, finished)
+            removed += self._database.write(lambda connection, gone=gone: connection.execute(gone).rowcount)  # type: ignore[misc]
+            after = seen[-1].sequence
+
+
+def _look(row: Any) -> Message:
+    values = tuple(row)[: len(rows.READ)]
+    try:
+        message = rows.read(values, row.lock_token)
+    except UnreadableMessageError:
+        message = rows.read(rows.legible(values), row.lock_token)
+    return replace(message, state=row.state)
