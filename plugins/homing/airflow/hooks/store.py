@@ -48,7 +48,7 @@ class StoreHook(BaseHook):
         try:
             return self.get_connection(connection_id)
         except AirflowNotFoundException as error:
-            raise ConfigurationError(f"Airflow connection {connection_id!r} of a store not found") from error
+            raise ConfigurationError(f"there is no Airflow connection {connection_id!r}") from error
 
     def get_conn(self) -> Store:
         """The store, not yet connected; the caller closes it."""
@@ -126,7 +126,7 @@ def find_url_on_server(reference: str, *, in_environment: bool = True) -> str:
         found = StoredConnection.get_connection_from_secrets(connection_id)
         return url_of(found, options, in_environment=in_environment)
     except AirflowNotFoundException as error:
-        raise ConfigurationError(f"Airflow connection {connection_id!r} of a store not found") from error
+        raise ConfigurationError(f"there is no Airflow connection {connection_id!r}") from error
 
 
 def find_public_url(reference: str) -> str:
