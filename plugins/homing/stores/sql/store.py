@@ -132,7 +132,7 @@ class SqlStore(Store):
         self._strays = Strays(self._database, self._table, name)
         #: Its tables, and who may do what with them.
         self.access = Access(self._database, self._table, name, self._live, archive)
-        self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
+        self._wake_up = WakeUp(self._database, self._table.name)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
@@ -333,23 +333,26 @@ class SqlStore(Store):
     def require_writable(self) -> None:
         self._live.touch()
 
-    def has_due(self) -> bool:
-        """Whether a message can be claimed now, by any consumer."""
+    def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
+        share = self._share(partitions)
         self._bring_back_strays()
-        return self._views.has_due()
+        return self._views.has_due(share, self._options.partitions)
 
     @property
     def wakes(self) -> bool:
         return self._url.get_backend_name().startswith("postgres")
 
-    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
-        return self._wake_up.wait(timeout, listens=self.wakes, ended=ended)
+    def wait(
+        self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
+    ) -> bool:
+        next_due = partial(self._next_due, self._share(partitions))
+        return self._wake_up.wait(timeout, next_due, listens=self.wakes, ended=ended)
 
     def wake(self) -> None:
         self._wake_up.wake()
 
-    def due_in(self) -> float | None:
-        due = self._next_due()
+    def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
+        due = self._next_due(self._share(partitions))
         return None if due is None else max(0.0, (due - self._database.now()) / NANOSECONDS)
 
     @property
@@ -583,10 +586,10 @@ class SqlStore(Store):
         if not self._options.read_only:
             self._strays.bring_back(self._live.current())
 
-    def _next_due(self) -> int | None:
-        """When this consumer can claim something, or could; None when nothing waits."""
+    def _next_due(self, share: Collection[int] | None) -> int | None:
+        """When this consumer can claim something of its share, or could; None when nothing waits."""
         self._bring_back_strays()
-        due, pause = self._views.next_due(), self._rate.pause(self._live.current().rate)
+        due, pause = self._views.next_due(share, self._options.partitions), self._rate.pause(self._live.current().rate)
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
