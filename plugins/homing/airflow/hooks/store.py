@@ -47,7 +47,7 @@ class StoreHook(BaseHook):
         try:
             return self.get_connection(connection_id)
         except AirflowNotFoundException as error:
-            raise ConfigurationError(f"there is no Airflow connection {connection_id!r}: create it, with the type homing") from error
+            raise ConfigurationError(_missing(connection_id)) from error
 
     def get_conn(self) -> Store:
         """The store, not yet connected; the caller closes it."""
@@ -116,7 +116,7 @@ def find_url_on_server(reference: str, *, in_environment: bool = True) -> str:
         found = StoredConnection.get_connection_from_secrets(connection_id)
         return url_of(found, options, in_environment=in_environment)
     except AirflowNotFoundException as error:
-        raise ConfigurationError(f"there is no Airflow connection {connection_id!r}: create it, with the type homing") from error
+        raise ConfigurationError(_missing(connection_id)) from error
 
 
 def find_public_url(reference: str) -> str:
@@ -128,3 +128,7 @@ def find_public_url(reference: str) -> str:
     if not is_public(reference):
         raise ConfigurationError("this store is not named by a connection or as a SQLite file: it is not opened here")
     return find_url_on_server(reference, in_environment=False)
+
+
+def _missing(connection_id: str) -> str:
+    return f"there is no Airflow connection {connection_id!r}: create one of the type homing"

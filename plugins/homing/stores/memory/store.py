@@ -27,7 +27,7 @@ from homing.retry import spread
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.memory.index import Entry, Shelf
-from homing.stores.memory.options import Options, parse_url
+from homing.stores.memory.options import MemoryOptions, parse_url
 from homing.stores.validation import as_message, written_texts
 
 _NANOSECONDS = 1_000_000_000
@@ -54,9 +54,11 @@ class MemoryStore(Store):
 
     features = contract.STORE_FEATURES["memory"]
 
-    def __init__(self, name: str, options: Options | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, name: str, options: MemoryOptions | None = None, *, clock: Callable[[], int] = time.time_ns
+    ) -> None:
         self.name = name
-        self._options = options or Options()
+        self._options = options or MemoryOptions()
         self._clock = clock
         self._in_flight: dict[str, str] = {}
         with _SHELVES_LOCK:

@@ -22,7 +22,7 @@ from homing.store import BatchLease, Store
 from homing.stores.rabbitmq import envelope
 from homing.stores.rabbitmq.consumer import Consumer, Held
 from homing.stores.rabbitmq.envelope import Delivery, Parcel
-from homing.stores.rabbitmq.options import CLASSIC, Options
+from homing.stores.rabbitmq.options import CLASSIC, RabbitOptions
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.topology import dead_queue
 from homing.stores.validation import as_message, written_texts
@@ -60,7 +60,7 @@ class RabbitStore(Store):
 
     features = contract.STORE_FEATURES["rabbitmq"]
 
-    def __init__(self, parameters: Any, options: Options) -> None:
+    def __init__(self, parameters: Any, options: RabbitOptions) -> None:
         self.name = options.name
         self._parameters = parameters
         self._options = options

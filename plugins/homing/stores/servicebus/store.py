@@ -35,7 +35,7 @@ from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
 from homing.message import AVAILABLE, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.servicebus import envelope, sdk
-from homing.stores.servicebus.options import Options
+from homing.stores.servicebus.options import ServiceBusOptions
 from homing.stores.validation import as_message
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class ServiceBusStore(Store):
 
     features = contract.STORE_FEATURES["servicebus"]
 
-    def __init__(self, connection_string: str, options: Options) -> None:
+    def __init__(self, connection_string: str, options: ServiceBusOptions) -> None:
         self.name = options.name if options.subscription is None else f"{options.name}/{options.subscription}"
         self._options = options
         self._connect = partial(

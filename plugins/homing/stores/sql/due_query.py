@@ -16,7 +16,7 @@ from homing.errors import ConfigurationError
 from homing.portions import portions
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
-from homing.stores.sql.properties import Properties
+from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.row_sizes import weight
 from homing.stores.sql.rows import FRESH, NEEDED, READ, beyond_fresh, is_fresh
 from homing.stores.sql.statement_cache import Statements
@@ -48,7 +48,7 @@ class Wanted:
     contents: bool = True
     #: Whether their weights are all that is asked for: each is the last value of its row, and nothing is locked.
     weighed: bool = False
-    properties: Properties = field(default_factory=Properties)
+    properties: SqlProperties = field(default_factory=SqlProperties)
 
     def __post_init__(self) -> None:
         if self.limit < 1 or (self.lease is not None and self.lease <= 0):
