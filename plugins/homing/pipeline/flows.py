@@ -25,14 +25,28 @@ _ROUTED = 100
 
 @dataclass(frozen=True)
 class SourceFlow:
-    """The processors every message goes through, in order, before any destination."""
+    """The processors every message goes through, in order, before any destination; or those of one destination flow,
+    which work for that `destination`."""
 
     processors: tuple[Handler, ...] = ()
+    destination: str = ""
 
     def run(self, ctx: MessageContext) -> None:
-        """Runs them all on `ctx`. Raises Drop, or the HandlerError of the one that failed."""
-        for processor in self.processors:
-            process(processor, ctx)
+        """Runs them all on `ctx`. Raises Drop, or the HandlerError of the one that failed, which names the destination
+        that it works for: two flows may have the same processor."""
+        try:
+            for processor in self.processors:
+                process(processor, ctx)
+        except HandlerError as error:
+            if self.destination:
+                error.args = (f"destination {self.destination!r}: {error}",)
+                error.handler = name_processor(error.handler, self.destination)
+            raise
+
+
+def name_processor(handler: str, destination: str) -> str:
+    """What a destination flow's own processor is called in errors."""
+    return f"{handler} of {destination}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,10 @@ class DestinationFlow:
         """How many messages its destination is to be given at the same time."""
         return self.destination.threads
 
+    @property
+    def _own(self) -> SourceFlow:
+        return SourceFlow(self.processors, self.name)
+
     def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, DeliveryOutcome]]:
         """Delivers each as `deliver` does, in batches where the destination takes them; blocking.
 
@@ -96,8 +114,7 @@ class DestinationFlow:
     def _process(self, own: MessageContext) -> DeliveryOutcome | None:
         """Runs the processors; how it ended if they left the message out or failed."""
         try:
-            for processor in self.processors:
-                process(processor, own)
+            self._own.run(own)
         except Drop:
             return DeliveryOutcome(self.name, FILTERED)
         except HandlerError as error:

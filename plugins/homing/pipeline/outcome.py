@@ -13,6 +13,7 @@ from homing.invocation.error_info import describe
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED
 from homing.message import Message
+from homing.pipeline.context import MessageContext
 
 # What a chain counts besides the states of its deliveries.
 EXECUTED = "executed"
@@ -49,14 +50,16 @@ def describe_failure(error: HandlerError) -> dict[str, Any]:
 class ExecutionResult:
     """A message that went all the way, or was dropped by a rule its author wrote.
 
-    `message` carries the content as the source flow left it. `destination_results` maps each destination that
-    delivered in this execution to what it returned. `dropped` is the reason when the source flow dropped it.
+    `message` carries the content and headers as the source flow left them, and `context` also the properties; what a
+    destination flow's own processors changed stays with their destination. `destination_results` maps each destination
+    that delivered in this execution to what it returned. `dropped` is the reason when the source flow dropped it.
     """
 
     message: Message
     destination_results: dict[str, Any]
     deliveries: tuple[DeliveryOutcome, ...] = ()
     dropped: str | None = None
+    context: MessageContext = field(kw_only=True, compare=False, repr=False)
 
 
 class ExecutionError(HandlersFailedError):

@@ -30,7 +30,8 @@ from homing.invocation.invalid_return import fault_of
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import DestinationFlow, Drop
-from homing.pipeline.handlers import Handler
+from homing.pipeline.flows import name_processor
+from homing.pipeline.handlers import PROCESSORS, Handler
 from homing.pipeline.outcome import DeliveryOutcome
 from homing.spark import dataframe_handlers
 from homing.spark.bisection import Bisection
@@ -344,6 +345,8 @@ class DataFrameFlow:
 
     def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
+        if flow != SOURCE_FLOW and any(name == handler.name for handler in handlers if handler.kind in PROCESSORS):
+            name = name_processor(name, flow)
         log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
         reason = worker_crash(name) if is_crash(error) else describe(error, name, 1)
         self._record([head.entry(flow, FAILED, error=reason)])

@@ -49,7 +49,7 @@ class Task:
         processors = (step.chain.source if is_source else _destination_flow(step, flow_name)).processors[start:stop]
         with step.recorder() as recorder:
             left_out = DROPPED if is_source else FILTERED
-            run = ProcessorRun(step, SourceFlow(processors), recorder, left_out, ends=False)
+            run = ProcessorRun(step, SourceFlow(processors, flow_name), recorder, left_out, ends=False)
             for batch in batches:
                 output = steps.OutputBuilder()
                 for place, row in enumerate(rows_of(batch)):

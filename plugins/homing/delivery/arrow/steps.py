@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,6 +101,8 @@ class OutputBuilder:
     def __init__(self) -> None:
         self.places: list[int] = []
         self.written: dict[str, list[str]] = {"message": [], "encoding": [], "properties": []}
+        #: The headers that processors changed, by place.
+        self.headers: dict[int, str | None] = {}
         #: The rows of messages, where those that were read recorded their failures, by place.
         self.instead: dict[int, Row] = {}
         self._weight = 0
@@ -117,6 +119,9 @@ class OutputBuilder:
         self.written["encoding"].append(encoded.encoding)
         self.written["properties"].append(properties)
         self._weight += len(encoded.body) + len(properties)
+        if context.has_new_headers:
+            headers = self.headers[place] = context.write_headers()
+            self._weight += len(headers or "")
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is left of this batch, with the contents and properties as they are now."""
@@ -124,10 +129,14 @@ class OutputBuilder:
         if self.instead:
             instead = [self.instead.get(place, row) for place, row in zip(self.places, rows_of(rest), strict=True)]
             rest = to_batch(instead, STORED)
+        written: dict[str, Sequence[str | None]] = {**self.written}
+        if self.headers:
+            kept = zip(self.places, rest.column("headers").to_pylist(), strict=True)
+            written["headers"] = [self.headers.get(place, headers) for place, headers in kept]
         # The other columns stay as they are: most are empty, and making Python objects of them costs the most.
         columns = [
-            pa.array(self.written[field.name], field.type)
-            if field.name in self.written
+            pa.array(written[field.name], field.type)
+            if field.name in written
             else rest.column(field.name).cast(field.type)
             for field in PROCESSED
         ]
