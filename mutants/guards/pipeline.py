@@ -128,7 +128,7 @@ GUARDS = (
     guard(
         "what was returned and has run nothing is no result",
         "invocation/invalid_return.py",
-        "isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):",
+        "isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):",
         "isgenerator(returned) and returned is None:",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
     ),

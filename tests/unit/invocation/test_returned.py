@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import starmap
+from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,10 @@ RUBBISH: dict[str, Callable[[], Any]] = {
     "map": lambda: map(sent.append, [1]),
     "filter": lambda: filter(sent.append, [1]),
     "starmap": lambda: starmap(sent.append, [(1,)]),
+    "zip": lambda: zip(_generator(), strict=True),
+    "enumerate": lambda: enumerate(_generator()),
+    "islice": lambda: islice(_generator(), 1),
+    "chain": lambda: chain(_generator()),
     "exception": lambda: ValueError("no such customer"),
     "exception that ends programs": lambda: SystemExit(1),
     "exception type": lambda: ValueError,
