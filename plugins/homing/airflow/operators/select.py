@@ -129,7 +129,7 @@ class ApproveReplayOperator(ApprovalOperator):
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         chosen, responder = event.get("chosen_options"), event.get("responded_by_user")
         approved = chosen == [self.APPROVE]
-        if approved and (fault := manual_replay.why_not(context, responder)):
+        if approved and (fault := self._why_not(context, responder)):
             note(self, context, f"The approval does not count: {fault}.")
             raise AirflowException(f"the approval does not count: {fault}")  # tried again, it asks again
         if approved or chosen == [self.REJECT]:
@@ -140,6 +140,10 @@ class ApproveReplayOperator(ApprovalOperator):
             metrics.settled(refused, self.pipeline.name)
             note(self, context, f"The replay was refused: {refused}.")
         return super().execute_complete(context, event)
+
+    def _why_not(self, context: Any, responder: Any) -> str | None:
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            return manual_replay.why_not(stores.store, context, read_names(self.ids), responder)
 
     def _write_down(self, context: Any, responder: Any, *, approved: bool) -> None:
         by = str((responder or {}).get("name") or "(not known)")
