@@ -37,6 +37,14 @@ GUARDS = (
         f"{_URLS}test_a_password_without_a_host_is_in_no_traceback[user:geheim-amqp]",
     ),
     guard(
+        "a hostile id steers no terminal and forges no line in an application's log",
+        "__init__.py",
+        "\nmake_log_records_printable()\n",
+        "\n",
+        "tests/unit/test_printable.py::"
+        "test_a_hostile_id_neither_steers_a_terminal_nor_forges_a_line_in_the_applications_log",
+    ),
+    guard(
         "the SQLite file that a link leads to is made for its owner alone",
         "stores/sql/engine.py",
         "os.path.realpath(str(url.database))",

@@ -19,6 +19,7 @@ from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
 from homing.delivery.failures import Failure, group, select
 from homing.errors import ConfigurationError
+from homing.printable import printable
 from homing.times import parse_past
 
 _SHOWN = 10
@@ -76,7 +77,7 @@ class SelectOperator(BaseOperator):
             unknown = [] if found else self._unknown(stores, selection)
         if unknown:
             raise AirflowFailException(
-                f"nothing is known in store {stores.store.name!r} of {', '.join(unknown[:_SHOWN])}"
+                f"nothing is known in store {stores.store.name!r} of {printable(', '.join(unknown[:_SHOWN]))}"
             )
         plan = say_plan(found)
         for line in plan or ["nothing has failed, or what failed was delivered since"]:
