@@ -66,8 +66,8 @@ def check_scheme(url: str) -> None:
 def _check_parts(url: str) -> None:
     """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
     would call a part of the password a port or an option, and say so."""
-    if _scheme(url) == "sqlite" or not _SCHEME.fullmatch(_scheme(url)):
-        return  # a path; a connection string, or nothing that has parts
+    if not _SCHEME.fullmatch(_scheme(url)):
+        return  # a connection string, or nothing that has parts
     place, *behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)
     # A database's password ends at the first @, a broker's at the last.
     misread = place.count("@") > 1 and _OPENERS.get(_scheme(url), "").startswith(_SQL)
@@ -75,7 +75,8 @@ def _check_parts(url: str) -> None:
         urlsplit(url)
     except ValueError:
         misread = True
-    if misread or any("@" in part for part in behind_host):
+    # Of a file, what follows is a path.
+    if misread or (_scheme(url) != "sqlite" and any("@" in part for part in behind_host)):
         raise ConfigurationError(
             "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
             "are written as %40 %3A %2F %3F %23 %5B %5D %25"
