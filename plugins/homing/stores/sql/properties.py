@@ -19,9 +19,9 @@ from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
 from homing.stores.sql import driver_options
+from homing.stores.sql.column_types import COLUMN_TYPES
 from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
 from homing.stores.sql.durability import FULL, RELAXED
-from homing.stores.sql.schema import COLUMN_TYPES
 from homing.stores.tls import read_flag
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")

@@ -40,6 +40,7 @@ from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.future_times import Strays
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.notify import WakeUp, notify
@@ -122,6 +123,7 @@ class SqlStore(Store):
         registry = registry_table()
         self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._table.name)
+        self._columns = HeaderColumns(self._options.columns or {}, typed=self._database.dialect.keeps_types)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
         self._finder = finder = Finder(self._database, self._table, archive)
         self._claims = Claims(self._database, self._table, name, registry, finder)
@@ -177,7 +179,7 @@ class SqlStore(Store):
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._options.columns
+        now, parts, columns = self._database.now(), self._options.partitions, self._columns
         new_ids, surely = _new_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
