@@ -19,6 +19,7 @@ from homing import Message, open_store
 from homing.delivery.intake import take_in
 from homing.errors import StoreError, StoreUnavailableError
 from homing.store import Store
+from homing.stores.memory.store import MemoryStore
 from homing.stores.sql import SqlStore
 from tests.intake.test_intake import eventually, take_all
 from tests.rabbitmq_server import RabbitMQ, remove_store
@@ -175,6 +176,25 @@ def test_a_default_holds_for_who_has_no_header_whatever_the_neighbours_have(
         found = connection.exec_driver_sql("select region from homing_orders order by id").scalars().all()
     engine.dispose()
     assert found == ["eu", "none", "eu", "none"]
+
+
+@pytest.mark.services
+def test_what_plain_sql_wrote_into_a_column_since_makes_no_second_message_of_one_that_comes_again(
+    database: str,
+) -> None:
+    source = MemoryStore(uuid.uuid4().hex)
+    with open_target(database, columns="region") as target:
+        source.store(Message("m1", "x", headers={"region": "eu"}))
+        assert take_in(source, target, 10) == 1
+        engine = sa.create_engine(database)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("update homing_orders set region = 'us'")
+        engine.dispose()
+
+        again = MemoryStore(uuid.uuid4().hex)
+        again.store(Message("m1", "x", headers={"region": "eu"}))
+        assert take_in(again, target, 10) == 0
+        assert [(message.id, message.headers) for message in target.browse(10)] == [("m1", {"region": "us"})]
 
 
 def add_column(database: str, column: str) -> None:

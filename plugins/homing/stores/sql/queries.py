@@ -99,7 +99,10 @@ class Views:
         due, now = self._first_time(sa.true()), self._database.now()
         return None if due is None or due > now else (now - due) / NANOSECONDS
 
-    def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
+    def browse(
+        self, limit: int, state: str | None, after: int, ids: Collection[str] | None, *, written: bool = False
+    ) -> list[Message]:
+        """`written` leaves the headers as they were stored, whatever the application's columns say."""
         if state is not None and state not in STATES:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
 
@@ -121,7 +124,8 @@ class Views:
                 found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
             return sorted(found, key=lambda row: row.sequence)[:limit]
 
-        return [self._look(row) for row in self._read_all(ask)]
+        columns = HeaderColumns({}) if written else self._columns
+        return [_look(row, columns) for row in self._read_all(ask)]
 
     def look(self, ids: Sequence[str] | None) -> Iterator[Message]:
         """All that is not acknowledged, as `browse` shows it, or those of these ids; read a portion at a time."""
@@ -141,16 +145,7 @@ class Views:
         statement = sa.select(*names, states, *self._columns.selected(self._table)).where(*where).order_by(c.sequence)
         found = self._database.read(lambda connection: list(connection.execute(statement)))
         while found:
-            yield self._look(found.pop(0))  # and keeps it no longer
-
-    def _look(self, row: Any) -> Message:
-        (merged,) = self._columns.merge_all([tuple(row)], rows.HEADERS)
-        values = merged[: len(rows.READ)]
-        try:
-            message = rows.read(values, row.lock_token)
-        except UnreadableMessageError:
-            message = rows.read(rows.legible(values), row.lock_token)
-        return replace(message, state=row.state)
+            yield _look(found.pop(0), self._columns)  # and keeps it no longer
 
     def states(self, ids: Collection[str] | None) -> Iterator[tuple[str, str, MessageRef]]:
         """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
@@ -225,3 +220,13 @@ class Views:
             gone = self._table.delete().where(span, finished)
             removed += self._database.write(lambda connection, gone=gone: connection.execute(gone).rowcount)  # type: ignore[misc]
             after = seen[-1].sequence
+
+
+def _look(row: Any, columns: HeaderColumns) -> Message:
+    (merged,) = columns.merge_all([tuple(row)], rows.HEADERS)
+    values = merged[: len(rows.READ)]
+    try:
+        message = rows.read(values, row.lock_token)
+    except UnreadableMessageError:
+        message = rows.read(rows.legible(values), row.lock_token)
+    return replace(message, state=row.state)

@@ -323,6 +323,10 @@ class SqlStore(Store):
     ) -> list[Message]:
         return self._views.browse(limit, state, after, ids)
 
+    def browse_written(self, limit: int, *, ids: Collection[str], after: int = 0) -> list[Message]:
+        """The same with the headers as they were stored, whatever the application's own columns say by now."""
+        return self._views.browse(limit, None, after, ids, written=True)
+
     def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
         """All messages that are not acknowledged, as `browse` shows them, or those of these ids; read a portion at a
         time, so that it does not matter how large they are."""
