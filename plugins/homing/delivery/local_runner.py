@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from homing.delivery.stores import PipelineStores
 from homing.errors import ContentError, HandlerError
 from homing.failure import as_json
 from homing.invocation.error_info import describe
+from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DROPPED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.pipeline import Drop, HandlerChain, MessageContext
 
@@ -40,14 +40,13 @@ def replay_here(
     crash_tracking.blame(stores.ledger, fence)
     careful = fence.crashed or batch.crashed_before()
     tally: Counter[str] = Counter()
-    began, lost = time.monotonic(), threading.Event()
+    lost, pace = threading.Event(), RateLimiter(rate) if rate else None
     with (
         crash_tracking.until_the_end(stores.ledger, fence),
         LeaseKeeper(batch, stores.ledger, fence, lease, lost.set),
     ):
-        for number, (row, copies) in enumerate(_rows(batch)):
-            turn = began + number / rate if rate else began
-            if lost.wait(max(0.0, turn - time.monotonic())):
+        for row, copies in _rows(batch):
+            if lost.wait(pace.reserve() if pace else 0.0):
                 break  # the rest belongs to another process by now; the keeper raises it
             if careful:
                 stores.ledger.suspect(fence, crash_tracking.one(records.about(row, copies=copies)))

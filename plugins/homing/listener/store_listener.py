@@ -12,7 +12,7 @@ from homing.invocation.fork_safety import start_over_after_fork
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.metrics import Counts, ListenerMetrics
 from homing.listener.service import Service
-from homing.listener.workers import Run
+from homing.listener.workers import ListenerWorkers
 from homing.store import Store
 
 
@@ -46,7 +46,7 @@ class StoreListener:
     def start_over(self) -> None:
         """Called in a forked process, where nothing runs: the threads have stayed in the one it was forked from."""
         self._lock = threading.RLock()
-        self._run: Run | None = None
+        self._run: ListenerWorkers | None = None
         self._counts.start_over()
 
     def attach(self, service: Any) -> None:
@@ -75,7 +75,7 @@ class StoreListener:
                     f"the listener of store {self._name!r} has no service: attach one before it is started"
                 )
             if self._current_run() is None:
-                self._run = Run(self.store, self._config, self._service, self._counts)
+                self._run = ListenerWorkers(self.store, self._config, self._service, self._counts)
                 self._run.start()
 
     def graceful_stop(self, timeout: float | None = None, *, retries: bool = True) -> bool:
@@ -121,7 +121,7 @@ class StoreListener:
     def metrics(self) -> ListenerMetrics:
         """The numbers so far, and those of this moment."""
         run = self._current_run()
-        held = [] if run is None else run.board.held()
+        held = [] if run is None else run.in_flight.held()
         oldest = min((delivery.stored_at for delivery in held), default=None)
         return self._counts.read(len(held), None if oldest is None else max(0.0, time.time() - oldest))
 
@@ -133,11 +133,11 @@ class StoreListener:
     ) -> None:
         self.graceful_stop()
 
-    def _current_run(self) -> Run | None:
+    def _current_run(self) -> ListenerWorkers | None:
         with self._lock:
             return self._run
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: ListenerWorkers) -> None:
         with self._lock:
             if self._run is run:
                 self._run = None

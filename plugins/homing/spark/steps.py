@@ -21,7 +21,8 @@ from homing.delivery.crash_tracking import gave_up
 from homing.errors import ContentError
 from homing.failure import as_json
 from homing.invocation.error_info import describe
-from homing.invocation.rate_limit import Rate, share_rates
+from homing.invocation.guard import share_rates
+from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
@@ -236,7 +237,7 @@ def deliver(task: Task, flow_name: str, batches: Iterator[pa.RecordBatch], start
         own = _flow(chain, flow_name)
         flow = replace(own, processors=own.processors[start:])
     share_rates(task.tasks if task.rate is None else 1)
-    pace = None if task.rate is None else Rate(task.rate)
+    pace = None if task.rate is None else RateLimiter(task.rate)
     size, threads = (1, 1) if task.fence.crashed else (flow.batch, _threads(flow))
     with (
         task.recorder(TaskContext.get()) as recorder,
@@ -277,7 +278,7 @@ def _apart(flow: Flow, task: Task) -> AbstractContextManager[Flow | Lanes]:
 
 
 def _deliver(
-    flow: Flow | Lanes, messages: list[tuple[Row, Entry]], recorder: Recorder, pace: Rate | None
+    flow: Flow | Lanes, messages: list[tuple[Row, Entry]], recorder: Recorder, pace: RateLimiter | None
 ) -> Iterator[str]:
     """Delivers these messages, recording each as soon as it is known how it ended; yields the states."""
     about, contexts = [], []

@@ -8,13 +8,13 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from threading import Event, Thread
 from typing import Any
 
 from homing import store as contract
-from homing.errors import ConfigurationError, StoreError, TooLargeError, UnreadableMessageError
+from homing.errors import ConfigurationError, TooLargeError, UnreadableMessageError
 from homing.failure import crash_text
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.lease_renewer import LeaseRenewer
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
 from homing.portions import text_bytes
 from homing.size_limit import SizeLimit
@@ -66,7 +66,7 @@ class RabbitStore(Store):
         self._options = options
         self._publisher = Publisher(parameters, options)
         self._consumer = Consumer(parameters, options)
-        self._keeper: Keeper | None = None
+        self._connections: LeaseRenewer | None = None
         self._dead_queue = dead_queue(self.name)
         self._holds_the_dead = self._dead_queue == self.name
         start_over_after_fork(self)
@@ -78,7 +78,7 @@ class RabbitStore(Store):
     def start_over(self) -> None:
         """In a forked process, which opens connections of its own. What was retrieved before is the parent's to settle:
         here that raises LeaseLostError."""
-        self._keeper = None
+        self._connections = None
         self._publisher.link.start_over()
         self._consumer.start_over()
 
@@ -119,9 +119,9 @@ class RabbitStore(Store):
 
     def close(self) -> None:
         """Ends both connections; what was retrieved and not settled goes back to the queue at once."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.stop()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
         with self._consumer.link.lock:
             self._consumer.give_back_all()
             self._consumer.link.close()
@@ -291,9 +291,20 @@ class RabbitStore(Store):
         return doubled * (1 + _JITTER.random() * _SPREAD)
 
     def _keep(self) -> None:
-        if self._keeper is None:
-            self._keeper = Keeper(self, min(1.0, self._options.ack_wait / 4))
-            self._keeper.start()
+        """Keeps the connections alive, as long as this object exists."""
+        if self._connections is not None:
+            return
+        self._connections = LeaseRenewer(f"homing-rabbitmq-{self.name}")
+        interval, this = min(1.0, self._options.ack_wait / 4), weakref.ref(self)
+
+        def tend() -> float | None:
+            store = this()
+            if store is None:
+                return None
+            store.tend()
+            return 3 * interval
+
+        self._connections.keep(self.name, f"the connections of store {self.name!r}", tend, lasts=3 * interval)
 
     def _refuse_large(self, message: Message, parcel: Parcel) -> None:
         most = self._options.max_message_bytes
@@ -312,28 +323,3 @@ class RabbitStore(Store):
     def _refuse(self, transaction: Any) -> None:
         if transaction is not None:
             raise self._lacks(contract.TRANSACTIONS)
-
-
-class Keeper(Thread):
-    """Tends a store at an interval, as long as the store object exists."""
-
-    def __init__(self, store: RabbitStore, interval: float) -> None:
-        super().__init__(name=f"homing-rabbitmq-{store.name}", daemon=True)
-        self._store = weakref.ref(store)
-        self._interval = max(interval, 0.02)
-        self._stopped = Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            store = self._store()
-            if store is None:
-                return
-            try:
-                store.tend()
-            except StoreError as error:
-                log.warning("store %r: %s", store.name, error)
-            del store
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(timeout=5)

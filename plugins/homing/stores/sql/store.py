@@ -28,6 +28,7 @@ from homing.errors import (
 )
 from homing.failure import FAILURE_STORE
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.invocation.rate_limit import RateLimiter
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
@@ -50,7 +51,6 @@ from homing.stores.sql.properties import (
     LiveProperties,
     Options,
     Properties,
-    RateLimit,
     check_rest,
     read_options,
 )
@@ -133,7 +133,7 @@ class SqlStore(Store):
         #: Its tables, and who may do what with them.
         self.access = Access(self._database, self._table, name, self._live, archive)
         self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
-        self._rate = RateLimit()
+        self._pace: RateLimiter | None = None
         self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
         start_over_after_fork(self)
@@ -142,7 +142,7 @@ class SqlStore(Store):
         """In a forked process. What was retrieved before may be settled there too, by its id as well: the lease is the
         database's, and of two who settle the second is refused."""
         self._wake_up.start_over()
-        self._rate = RateLimit()
+        self._pace = None
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -563,8 +563,8 @@ class SqlStore(Store):
         properties = self._live.current()
         self.access.require_consumer()
         self._bring_back_strays()
-        rate = properties.rate if wanted.ids is None else 0.0
-        allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")
+        pace = self._pace_of(properties.rate) if wanted.ids is None else None
+        allowed, claimed = wanted.limit if pace is None else pace.take(wanted.limit), Claimed("")
         # What a batch has already is not new, and finding none of it would mean that the batch is complete.
         if allowed < 1 and not (wanted.batch_id is not None and self.knows_batch(wanted.batch_id)):
             return claimed
@@ -572,8 +572,8 @@ class SqlStore(Store):
         try:
             claimed = self._database.write(lambda connection: self._claims.claim(connection, order))
         finally:
-            if rate:
-                self._rate.give_back(allowed - (claimed.size - claimed.again))
+            if pace is not None:
+                pace.give_back(allowed - (claimed.size - claimed.again))
         if properties.purge_after and time.monotonic() - self._purged > _PURGE_EVERY:
             self._purged = time.monotonic()
             self.purge()
@@ -583,10 +583,19 @@ class SqlStore(Store):
         if not self._options.read_only:
             self._strays.bring_back(self._live.current())
 
+    def _pace_of(self, rate: float) -> RateLimiter | None:
+        """The pace of this consumer; another rate, which may be configured at any time, is another pace."""
+        if not rate:
+            return None
+        if self._pace is None or self._pace.per_second != rate:
+            self._pace = RateLimiter(rate, burst=1.0)
+        return self._pace
+
     def _next_due(self) -> int | None:
         """When this consumer can claim something, or could; None when nothing waits."""
         self._bring_back_strays()
-        due, pause = self._views.next_due(), self._rate.pause(self._live.current().rate)
+        due, pace = self._views.next_due(), self._pace_of(self._live.current().rate)
+        pause = 0.0 if pace is None else pace.pause()
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
