@@ -103,7 +103,7 @@ GUARDS = (
         "a dead letter that is collected twice is one",
         _BROKER,
         'return rows.to_store(letter, f"{kept.sequence_number}:{kept.id}", in_session=False, expires=False)',
-        "return rows.to_store(letter, str(uuid.uuid4()), in_session=False, expires=False)",
+        "return rows.to_store(letter, new_id(), in_session=False, expires=False)",
         f"{_EMBEDDED}test_collecting_the_dead_that_breaks_half_way_is_completed_by_the_next[finish_dead]",
     ),
     guard(

@@ -65,7 +65,7 @@ GUARDS = (
     guard(
         "what is postponed is no duplicate to its queue",
         "stores/servicebus/envelope.py",
-        "message, id=str(uuid.uuid4()), headers=",
+        "message, id=new_id(), headers=",
         "message, headers=",
         f"{_OWN}test_what_is_postponed_comes_when_it_is_due_with_its_attempts_and_is_no_crash[600.0]",
     ),

@@ -136,7 +136,8 @@ class LeaseRenewer:
                 if self._wakes_at <= now:
                     return self._due(now)
                 self._changed.clear()
-            is_idle = not self._changed.wait(min(self._wakes_at - now, _IDLE))
+                pause = self._wakes_at - now if self._leases else _IDLE
+            is_idle = not self._changed.wait(min(pause, threading.TIMEOUT_MAX))
 
     def _due(self, now: float) -> list[tuple[Hashable, _Lease]]:
         return [item for item in self._leases.items() if item[1].due - item[1].every * _ROUND <= now]

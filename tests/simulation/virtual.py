@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from homing import ids
 from tests.simulation.hub import NANOSECONDS, Clock, Hub, Strand
 
 _FAR = 10**9  # seconds: nobody waits for ever
@@ -196,6 +197,7 @@ def install(patch: pytest.MonkeyPatch, here: Here) -> None:
     ]
     replace(patch, instead)
     patch.setattr(uuid, "uuid4", instead[-1][1])
+    patch.setattr(ids, "_random", here.rng)
     patch.setattr(secrets, "token_hex", lambda size=16: f"{here.rng.getrandbits(8 * size):0{2 * size}x}")
 
 

@@ -24,6 +24,7 @@ from homing.failure import (
     letter_headers,
     ref_of,
 )
+from homing.ids import new_id
 from homing.invocation.error_info import describe, sign_of
 from homing.listener import metrics
 from homing.listener.config import ListenerConfig, name_of
@@ -261,7 +262,7 @@ class OutcomeWriter:
         headers = {key: value for key, value in delivery.message.headers.items() if key != ATTEMPTS}
         if attempts:
             headers[ATTEMPTS] = attempts
-        successor = delivery.successor or str(uuid.uuid4())
+        successor = delivery.successor or new_id()
         self._in_flight.remember(successor, delay)
         try:
             # Other listeners are to wait as well.
@@ -356,7 +357,7 @@ class OutcomeWriter:
         """An id for this entry of the store alone: the same one each time, where the store numbers its messages."""
         number = delivery.message.sequence_number
         if number is None or delivery.has_moved:
-            return str(uuid.uuid4())
+            return new_id()
         place = f"{self._store_name}/{delivery.id}/{number}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
 

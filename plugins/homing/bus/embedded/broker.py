@@ -23,6 +23,7 @@ from homing.bus.message import Message
 from homing.bus.options import RetryOptions
 from homing.bus.rules import copies
 from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableContentError
+from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.store import EXPIRED
 from homing.stores.sql import SqlStore
@@ -109,7 +110,7 @@ class EmbeddedBroker(Broker):
     def prepare(self, entry: Entry, message: Message, at: datetime | None = None, hops: int = 0) -> m.Message:
         """The message as the entity's store is to keep it."""
         entity = entry.entity
-        row_id = str(uuid.uuid4())
+        row_id = new_id()
         if not isinstance(entity, Subscription) and entity.requires_duplicate_detection and message.message_id:
             row_id = self._known_by(entry, message.message_id)
         lives = [seconds for seconds in (message.time_to_live, entity.default_message_time_to_live) if seconds]
@@ -154,7 +155,7 @@ class EmbeddedBroker(Broker):
 
         Only one process at a time does so, which keeps the order; the others leave the work to it.
         """
-        store, me, onwards = self.store_of(entry), str(uuid.uuid4()), dict[str, Entry]()
+        store, me, onwards = self.store_of(entry), new_id(), dict[str, Entry]()
         while store.has_due() and self.catalog.hold(entry.store, _TURN, me, _PASSING):
             try:
                 batch = store.claim(_PASSED_ON, lease=_PASSING)
@@ -205,7 +206,7 @@ class EmbeddedBroker(Broker):
 
     def _kept(self, place: Entry, copy: Message, hops: int) -> m.Message:
         if copy.dead_letter_reason is not None:
-            return rows.to_store(copy, str(uuid.uuid4()), in_session=False, expires=False)
+            return rows.to_store(copy, new_id(), in_session=False, expires=False)
         return self.prepare(place, copy, hops=hops)
 
     def _places(self, connection: Connection, entry: Entry, message: Message, hops: int) -> list[tuple[Entry, Message]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from sqlalchemy.engine import URL, Connection
 from homing.bus.entities import Entity, Queue, Subscription, Topic
 from homing.bus.rules import DEFAULT_RULE, CorrelationFilter, FalseFilter, Filter, Rule, SqlFilter, TrueFilter
 from homing.errors import EntityExistsError, NoSuchEntityError
+from homing.ids import random_hex
 from homing.message import JSON, decode, encode_json
 from homing.stores.sql.database import NANOSECONDS, Database
 from homing.stores.sql.schema import Key, registry_table, table_name
@@ -225,7 +225,7 @@ def dead_store(store: str) -> str:
 def _store_name(path: str) -> str:
     """Readable, and never used before: a new entity under an old name does not find old messages."""
     slug = re.sub(r"[^a-z0-9]+", "_", path.replace("/subscriptions/", "_"))[:_SLUG].strip("_")
-    return f"bus_{slug}_x{secrets.token_hex(4)}"
+    return f"bus_{slug}_x{random_hex(8)}"
 
 
 def _kind_of(path: str) -> str:

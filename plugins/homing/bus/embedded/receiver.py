@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,6 +18,7 @@ from homing.bus.entities import Receivable
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError
+from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
 from homing.stores.sql import SqlStore
@@ -43,14 +43,14 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._path = path
         self._options = options
         self._dead = dead_lettered
-        self._me = str(uuid.uuid4())
+        self._me = new_id()
         self._session: str | None = None
         self._leases = LeaseRenewer("homing-bus-locks")
         start_over_after_fork(self)
 
     def start_over(self) -> None:
         """Called in a forked process, which is a separate receiver: a session stays the parent's."""
-        self._me = str(uuid.uuid4())
+        self._me = new_id()
         self._session = None
 
     # -- receiving ---------------------------------------------------------------------------------------------

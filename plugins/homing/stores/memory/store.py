@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +20,9 @@ from homing.errors import (
     UnreadableMessageError,
     UnstorableContentError,
 )
+from homing.ids import new_id
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
-from homing.retry import spread
+from homing.retry import doubled
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.memory.index import Entry, Shelf
@@ -31,7 +30,6 @@ from homing.stores.memory.options import Options, parse_url
 from homing.stores.validation import as_message, written_texts
 
 _NANOSECONDS = 1_000_000_000
-_JITTER = random.Random()  # noqa: S311
 
 _SHELVES: dict[str, Shelf] = {}
 _SHELVES_LOCK = Lock()
@@ -131,7 +129,7 @@ class MemoryStore(Store):
                     entries = self._shelf.pop_ready(limit, share)
                 if not entries:
                     return []
-                claimed = self._lease(entries, batch_id, str(uuid.uuid4()), lease, now)
+                claimed = self._lease(entries, batch_id, new_id(), lease, now)
             return claimed
 
     def settle(
@@ -197,7 +195,7 @@ class MemoryStore(Store):
         with self._now() as now:
             found = [self._shelf.entries[each] for each in ids if each in self._shelf.entries]
             deferred = [entry for entry in found if entry.state == DEFERRED]
-            return self._lease(deferred, None, str(uuid.uuid4()), lease, now)
+            return self._lease(deferred, None, new_id(), lease, now)
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         with self._now() as now:
@@ -361,15 +359,10 @@ class MemoryStore(Store):
         """What is left of a batch, under the lease it has, or a new one where that ran out."""
         live = {entry.lock_token for entry in entries if entry.state == LEASED}
         token = live.pop() if len(live) == 1 else None
-        return self._lease(entries, batch_id, token or str(uuid.uuid4()), lease, now)
+        return self._lease(entries, batch_id, token or new_id(), lease, now)
 
     def _doubled(self, seconds: float, deliveries: int) -> float:
-        cap = max(seconds, self._options.max_ack_wait)
-        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), cap)
-        if deliveries == 1:
-            return doubled
-        shortest, longest = spread(doubled, self._options.jitter, least=seconds, most=cap)
-        return shortest + _JITTER.random() * (longest - shortest)
+        return doubled(seconds, deliveries, most=self._options.max_ack_wait, jitter=self._options.jitter)
 
     def _claimed_as(self, message: str | Message) -> tuple[str, str | None]:
         if isinstance(message, Message):

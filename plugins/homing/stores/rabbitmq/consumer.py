@@ -12,11 +12,11 @@ from typing import Any
 from pika import spec
 
 from homing.errors import LeaseLostError, NotInFlightError
+from homing.ids import new_id
 from homing.stores.rabbitmq.connection import Link
 from homing.stores.rabbitmq.envelope import Delivery
 from homing.stores.rabbitmq.options import Options
 from homing.stores.rabbitmq.topology import declare_store
-from homing.stores.validation import new_id
 
 _REMEMBERED = 10_000
 _ON_ITS_WAY = 0.02  # seconds within which what the broker sends ahead arrives

@@ -19,10 +19,10 @@ import pika
 from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
+from homing.ids import new_id
 from homing.message import Message
 from homing.store import ATTEMPTS
 from homing.stores.rabbitmq.topology import delay_route
-from homing.stores.validation import new_id
 
 HEADERS = "homing-headers"
 ENVELOPE = "homing-envelope"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
 from homing.portions import text_bytes
+from homing.retry import doubled
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.rabbitmq import envelope
@@ -29,10 +29,9 @@ from homing.stores.validation import as_message, written_texts
 
 log = logging.getLogger(__name__)
 
-_JITTER = random.Random()  # noqa: S311
 # With messages sent ahead, one that came back to the queue need not have been in a caller's hands.
 _PREFETCH_ALLOWANCE = 10
-# Leases and waits after the first are up to so much longer, so that what failed together comes back apart.
+# Leases and waits after the first are up to so much longer.
 _SPREAD = 0.1
 # Clocks differ a little: what is due so soon, in seconds, is due.
 _EARLY = 1.0
@@ -285,10 +284,7 @@ class RabbitStore(Store):
         return self._consumer.held(message.id, message.lock_token or "")
 
     def _doubled(self, seconds: float, deliveries: int) -> float:
-        if deliveries == 1:
-            return seconds
-        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), max(self._options.max_ack_wait, seconds))
-        return doubled * (1 + _JITTER.random() * _SPREAD)
+        return doubled(seconds, deliveries, most=self._options.max_ack_wait, jitter=_SPREAD)
 
     def _keep(self) -> None:
         """Keeps the connections alive, as long as this object exists."""

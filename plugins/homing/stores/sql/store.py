@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from itertools import compress, count
+from itertools import compress
 from operator import not_
 from typing import Any
 
@@ -27,6 +26,7 @@ from homing.errors import (
     UnstorableContentError,
 )
 from homing.failure import FAILURE_STORE
+from homing.ids import ordered_ids
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.invocation.rate_limit import RateLimiter
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
@@ -155,7 +155,7 @@ class SqlStore(Store):
         scheduled_at: datetime | None = None,
         transaction: Any = None,
     ) -> str:
-        message = content if isinstance(content, Message) else Message(id or next(_new_ids()), content)
+        message = content if isinstance(content, Message) else Message(id or next(ordered_ids()), content)
         given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
         message = replace(message, **{name: value for name, value in given.items() if value is not None})
         return self.store_many([message], transaction=transaction)[0]
@@ -178,7 +178,7 @@ class SqlStore(Store):
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
         now, parts, columns = self._database.now(), self._options.partitions, self._options.columns
-        new_ids, surely = _new_ids(), limit.surely - _BESIDE
+        new_ids, surely = ordered_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
             if isinstance(item, Message):
@@ -654,9 +654,3 @@ class SqlStore(Store):
                 f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
             )
         return partitions
-
-
-def _new_ids() -> Iterator[str]:
-    """Unique, and rising with time, so that the index on them grows at one end."""
-    prefix = f"{time.time_ns():016x}-{secrets.token_hex(6)}"
-    return (f"{prefix}{number:04x}" for number in count())
