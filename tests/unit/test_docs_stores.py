@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from homing.store import ALL_FEATURES, STORE_FEATURES
-from homing.stores.sql.properties import OPTION_NAMES, Properties
+from homing.stores.sql.properties import OPTION_NAMES, SqlProperties
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT = (_ROOT / "docs" / "stores.md").read_text()
@@ -37,7 +37,7 @@ def test_every_option_of_the_sql_stores_is_documented_with_its_default() -> None
     documented = {cells[0].strip("`"): cells[1] for cells in rows(part)[1:]}
 
     assert set(documented) == set(OPTION_NAMES)
-    for field in fields(Properties):
+    for field in fields(SqlProperties):
         assert type(field.default)(documented[field.name].strip("`")) == field.default, field.name
 
 

@@ -64,7 +64,7 @@ def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(
 
 
 def test_a_connection_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
+    with pytest.raises(ConfigurationError, match="there is no Airflow connection 'nobody'"):
         find_url("nobody")
 
 

@@ -82,6 +82,19 @@ def test_a_bad_option_is_refused(query: str) -> None:
         open_store(f"sqlite:///inbox.db?{query}")
 
 
+@pytest.mark.parametrize("url", ["sqlite:///x.db?{}", "memory://x?{}", "amqp://h/?{}", "servicebus://n:k@h/?{}"])
+def test_every_store_says_of_an_option_what_is_wrong_and_what_is_allowed(url: str) -> None:
+    for query, said in (
+        ("ack_wait=-1", "the store option ack_wait must be a number >.*, got '-1'"),
+        ("ack_wait=inf", "the store option ack_wait must be a number >.*, got 'inf'"),
+        ("ack_wiat=1", r"has no option 'ack_wiat'; did you mean ack_wait=\?"),
+        ("colour=red", "has no option 'colour'; it has: .*ack_wait"),
+        ("ack_wait=1&ack_wait=2", "more than once"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            open_store(url.format(query))
+
+
 def test_a_store_can_be_named_by_an_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_STORE", f"sqlite:///{tmp_path}/inbox.db?store=mine")
 
