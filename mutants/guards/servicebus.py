@@ -40,7 +40,7 @@ GUARDS = (
     guard(
         "what cannot be decoded is a dead letter",
         _STORE,
-        "            self._bury(LockedMessage(received, message, 0.0), contract.UNREADABLE, str(error))\n",
+        "            self._dead_letter(LockedMessage(received, message, 0.0), contract.UNREADABLE, str(error))\n",
         "            assert message\n",
         f"{_OWN}test_what_cannot_be_decoded_is_a_dead_letter_and_holds_up_nothing",
     ),

@@ -15,7 +15,7 @@ from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
 from homing.errors import ConfigurationError
 from homing.invocation.error_info import frames_of, sign_of
-from homing.invocation.invalid_return import fault_of
+from homing.invocation.invalid_return import fault_in_return
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _WAIT = 1.0  # seconds a worker waits for a message before it looks whether it i
 _AFTER_ERROR = 1.0  # seconds before the next attempt when receiving failed
 
 
-class Service(Protocol):
+class BusService(Protocol):
     """What a listener calls. `on_message` may take a second parameter, the Caller, and `on_error` may be missing."""
 
     def on_message(self, message: Message) -> Any: ...
@@ -74,12 +74,12 @@ class BusListener:
         self._many_sessions = receiver.get("session_id") == NEXT_SESSION
         self._auto_complete = auto_complete
         self._calls = max_concurrent_calls
-        self._service: Service | None = None
+        self._service: BusService | None = None
         self._takes_caller = False
         self._orders = _Orders()
         self._workers: list[threading.Thread] = []
 
-    def attach(self, service: Service | Callable[..., Any]) -> None:
+    def attach(self, service: BusService | Callable[..., Any]) -> None:
         """The service to call: an object with `on_message`, or a plain function in its place."""
         if self._service is not None:
             raise ConfigurationError("a service is attached already: detach it first")
@@ -161,7 +161,7 @@ class BusListener:
         try:
             assert self._service is not None
             arguments = (message, caller) if self._takes_caller else (message,)
-            fault = fault_of(self._service.on_message(*arguments))
+            fault = fault_in_return(self._service.on_message(*arguments))
             if fault is not None:
                 raise fault  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - a failing service fails its message, never the listener

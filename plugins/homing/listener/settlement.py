@@ -39,7 +39,7 @@ from homing.store import (
     CLAIM,
     CRASHED,
     DEAD_LETTER,
-    ENVELOPE,
+    FULL_MESSAGE,
     RESCHEDULE,
     SCHEDULE,
     SESSIONS,
@@ -320,7 +320,7 @@ class OutcomeWriter:
         except StoreUnavailableError:
             raise
         except Exception as trouble:
-            if ENVELOPE not in dead.features:
+            if FULL_MESSAGE not in dead.features:
                 raise
             # What does not fit there is in the headers too, as far as it is useful.
             log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, sign_of(trouble))
@@ -379,7 +379,7 @@ class OutcomeWriter:
 
 def _store_whole(store: Store, message: Message) -> None:
     """With everything that is written on it, where the store takes that; else content, id and headers."""
-    if ENVELOPE in store.features:
+    if FULL_MESSAGE in store.features:
         store.store(message)
     else:
         store.store(message.content, id=message.id, headers=message.headers)

@@ -9,7 +9,7 @@ from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError
 from homing.excerpts import excerpt
 from homing.invocation.error_info import text_of
 from homing.invocation.interrupts import is_interrupt
-from homing.invocation.invalid_return import fault_of
+from homing.invocation.invalid_return import fault_in_return
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
 from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
@@ -67,7 +67,7 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
         trial = ctx.copy()
         try:
             result = call(destination, trial)
-            if (fault := fault_of(result)) is not None:
+            if (fault := fault_in_return(result)) is not None:
                 raise fail(destination, trial, fault) from fault
             return Delivery(destination.name, DELIVERED, result, attempt)
         except Drop:

@@ -31,7 +31,7 @@ from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
-from homing.store import ENVELOPE, SCHEDULE, Store
+from homing.store import FULL_MESSAGE, SCHEDULE, Store
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class HandlerChain:
         try:
             # Under an id of its own: a store takes each id once, and a message may fail many times.
             copy = new_copy(record, self.failure_store.identity)
-            if ENVELOPE not in self.failure_store.features:
+            if FULL_MESSAGE not in self.failure_store.features:
                 return self.failure_store.store(copy.content, **later), ""
             return self.failure_store.store(copy, **later), ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller still has the message

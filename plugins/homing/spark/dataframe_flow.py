@@ -23,7 +23,7 @@ from homing.delivery.leased_part import Head, Held
 from homing.errors import HandlerError
 from homing.failure import WORKER_CRASH, as_json, error_info
 from homing.invocation.error_info import describe, sign_of, text_of
-from homing.invocation.invalid_return import fault_of
+from homing.invocation.invalid_return import fault_in_return
 from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
@@ -375,7 +375,7 @@ def _refuse_twice(out: Mapping[str, int]) -> None:
 
 
 def _refuse_unfinished(destination: Handler, returned: object) -> None:
-    fault = fault_of(returned)
+    fault = fault_in_return(returned)
     if fault is not None:
         name = destination.name
         raise HandlerError(f"destination {name!r} failed: {text_of(fault)}", name) from fault

@@ -20,8 +20,8 @@ from homing.retry import doubled
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.rabbitmq import envelope
-from homing.stores.rabbitmq.consumer import Consumer, Held
-from homing.stores.rabbitmq.envelope import Delivery, Parcel
+from homing.stores.rabbitmq.consumer import Consumer, HeldMessage
+from homing.stores.rabbitmq.envelope import Incoming, Outgoing
 from homing.stores.rabbitmq.options import CLASSIC, RabbitOptions
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.topology import dead_queue
@@ -138,13 +138,13 @@ class RabbitStore(Store):
             # A dead letter keeps its session and priority from another store: dead letters are not ordered.
             if (message.session_id is not None or message.priority) and message.dead_letter_reason is None:
                 raise self._lacks(contract.PRIORITY if message.session_id is None else contract.SESSIONS)
-        parcels = [envelope.pack(message, queue, now) for message in messages]
-        for message, parcel in zip(messages, parcels, strict=True):
-            self._refuse_large(message, parcel)
-        if parcels:
+        outgoing = [envelope.pack(message, queue, now) for message in messages]
+        for message, packed in zip(messages, outgoing, strict=True):
+            self._refuse_large(message, packed)
+        if outgoing:
             self._keep()
-            self._publisher.publish(parcels)
-        return [parcel.message_id for parcel in parcels]
+            self._publisher.publish(outgoing)
+        return [packed.message_id for packed in outgoing]
 
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held, BatchLease):
@@ -210,7 +210,7 @@ class RabbitStore(Store):
 
     # -- one delivery ------------------------------------------------------------------------------------------
 
-    def _hand_out(self, delivery: Delivery) -> Message | None:
+    def _hand_out(self, delivery: Incoming) -> Message | None:
         """The message, in the caller's hands; None when it had to go elsewhere, and is there now."""
         token = self._consumer.token(delivery)
         try:
@@ -228,7 +228,7 @@ class RabbitStore(Store):
         self._consumer.discard(delivery)
         return None
 
-    def _detour(self, delivery: Delivery, message: Message) -> Parcel | None:
+    def _detour(self, delivery: Incoming, message: Message) -> Outgoing | None:
         """Where a message has to go instead of to the caller; None when it may be handed out."""
         if delivery.plain:
             return None
@@ -248,41 +248,41 @@ class RabbitStore(Store):
             return self._once_more(delivery, crashes=crashes)
         return None
 
-    def _once_more(self, delivery: Delivery, *, crashes: int) -> Parcel:
+    def _once_more(self, delivery: Incoming, *, crashes: int) -> Outgoing:
         """As if it had not been handed out this time."""
         attempts, deliveries = delivery.number(contract.ATTEMPTS), delivery.deliveries - 1
         return envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes, attempts=attempts)
 
-    def _released(self, delivery: Delivery) -> Parcel:
+    def _released(self, delivery: Incoming) -> Outgoing:
         deliveries = delivery.deliveries
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
-        parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
+        packed = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
         if not self._options.backoff:
-            return parcel
-        return envelope.waiting(parcel, self.name, self._doubled(self._options.backoff, deliveries))
+            return packed
+        return envelope.waiting(packed, self.name, self._doubled(self._options.backoff, deliveries))
 
-    def _postponed(self, delivery: Delivery, seconds: float, attempts: int) -> Parcel:
+    def _postponed(self, delivery: Incoming, seconds: float, attempts: int) -> Outgoing:
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         # As many deliveries as crashes: a higher count would look as if it had come back unsettled.
-        parcel = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
-        return envelope.waiting(parcel, self.name, seconds)
+        packed = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
+        return envelope.waiting(packed, self.name, seconds)
 
-    def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
+    def _dead(self, delivery: Incoming, reason: str, description: str | None) -> Outgoing:
         deliveries = delivery.deliveries
-        parcel = envelope.repack(delivery, self._dead_queue, deliveries=deliveries, crashes=0)
+        packed = envelope.repack(delivery, self._dead_queue, deliveries=deliveries, crashes=0)
         log.warning("message %s of store %r is dead: %s", delivery.id, self.name, reason)
-        return envelope.buried(parcel, reason, description, self.name)
+        return envelope.dead_lettered(packed, reason, description, self.name)
 
-    def _replace(self, held: Held, parcel: Parcel) -> None:
+    def _replace(self, held: HeldMessage, packed: Outgoing) -> None:
         """Stores the next copy of a message before this one is acknowledged."""
         held.busy = True
         try:
-            self._publisher.publish([parcel])
+            self._publisher.publish([packed])
         finally:
             held.busy = False
         self._consumer.finish(held)
 
-    def _find(self, message: str | Message) -> Held:
+    def _find(self, message: str | Message) -> HeldMessage:
         if isinstance(message, str):
             return self._consumer.held(message, None)
         return self._consumer.held(message.id, message.lock_token or "")
@@ -306,11 +306,11 @@ class RabbitStore(Store):
 
         self._connections.keep(self.name, f"the connections of store {self.name!r}", tend, lasts=3 * interval)
 
-    def _refuse_large(self, message: Message, parcel: Parcel) -> None:
+    def _refuse_large(self, message: Message, packed: Outgoing) -> None:
         most = self._options.max_message_bytes
         # RabbitMQ 4's default limit; who raises max_message_bytes here has raised the broker's limit too.
         limit = SizeLimit(most, max(4 * most, 16 * 2**20), "the broker's max_message_size, at four max_message_bytes,")
-        texts = written_texts(message, parcel.body.decode())
+        texts = written_texts(message, packed.body.decode())
         limit.check(self.name, message.id, message.content, texts)
         beside = sum(text_bytes(text) for name, text in texts.items() if name != "message")
         most_beside = _MOST_BESIDE if message.dead_letter_reason is None else _MOST_BESIDE_DEAD

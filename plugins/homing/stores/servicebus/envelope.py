@@ -99,7 +99,7 @@ def unpack(
     encoding = None if raw else properties.pop(ENCODING, None)
     message_id = str(properties.pop(ID, None) or message_id_of(received, name))
     crashes = properties.pop(CRASHES, 0)
-    content: Any = read_body(received, encoding) if encoding else _strangers(received)
+    content: Any = read_body(received, encoding) if encoding else _foreign_content(received)
     priority, partition = properties.pop(PRIORITY, 0), properties.pop(PARTITION, received.partition_key)
     ours = encoding is not None and HEADERS in properties
     headers = m.decode_headers(properties[HEADERS], message_id) if ours else as_headers(properties)
@@ -143,7 +143,7 @@ def message_id_of(received: ServiceBusReceivedMessage, name: str) -> str:
     return f"{name}-{received.sequence_number}{when}"
 
 
-def _strangers(received: ServiceBusReceivedMessage) -> Any:
+def _foreign_content(received: ServiceBusReceivedMessage) -> Any:
     """JSON where its content type says so, else text, else bytes."""
     body = raw_body(received)
     if not isinstance(body, bytes):

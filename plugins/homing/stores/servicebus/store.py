@@ -174,7 +174,7 @@ class ServiceBusStore(Store):
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         with self._lock:
-            self._bury(self._find(message), reason, description)
+            self._dead_letter(self._find(message), reason, description)
 
     def postpone(self, message: Message, seconds: float, *, attempts: int) -> bool:
         if self._options.subscription is not None:
@@ -255,18 +255,18 @@ class ServiceBusStore(Store):
             message = envelope.unpack(received, self.name, lock_token=token)
         except UnreadableMessageError as error:
             message = envelope.unpack(received, self.name, lock_token=token, raw=True)
-            self._bury(LockedMessage(received, message, 0.0), contract.UNREADABLE, str(error))
+            self._dead_letter(LockedMessage(received, message, 0.0), contract.UNREADABLE, str(error))
             return None
         held = LockedMessage(received, message, 0.0)
         limit = self._options.max_deliveries
         if limit and message.delivery_count > limit:
-            self._bury(held, contract.CRASHED, crash_text(limit))
+            self._dead_letter(held, contract.CRASHED, crash_text(limit))
             return None
         self._held[token] = held
         self._keep(held, self._options.ack_wait)
         return message
 
-    def _bury(self, held: LockedMessage, reason: str, description: str | None) -> None:
+    def _dead_letter(self, held: LockedMessage, reason: str, description: str | None) -> None:
         with self._settling("dead-letter", held):
             self._receiver().dead_letter_message(held.received, reason=reason, error_description=description)
         log.warning("message %s of store %r is dead: %s", held.message.id, self.name, reason)
