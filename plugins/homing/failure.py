@@ -30,7 +30,7 @@ import msgspec
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.excerpts import excerpt
 from homing.ids import new_id, random_hex
-from homing.invocation.content_copy import accept_json
+from homing.json_values import copy_json
 from homing.message import Message, MessageRef, decode, encode
 
 #: Marks a message whose content is a failure record.
@@ -383,7 +383,7 @@ def _read_message(written: dict[str, Any]) -> Message:
 def as_json(value: Any) -> Any:
     """The value, with whatever JSON cannot carry in it replaced by its repr. Never fails."""
     try:
-        return accept_json(value)
+        return copy_json(value)
     except UnstorableContentError:
         if type(value) is dict:
             return {_capped(key) if type(key) is str else _capped_repr(key): _json_or_repr(value[key]) for key in value}
@@ -392,7 +392,7 @@ def as_json(value: Any) -> Any:
 
 def _json_or_repr(value: Any) -> Any:
     try:
-        return accept_json(value)
+        return copy_json(value)
     except UnstorableContentError:
         return _capped_repr(value)
 

@@ -20,8 +20,9 @@ from typing import Any
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, done_of, new_copy, read_record
 from homing.ids import new_id
-from homing.invocation.content_copy import accept, accept_json
+from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
+from homing.json_values import copy_json
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
@@ -94,7 +95,7 @@ class HandlerChain:
         the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
         a content or headers that no store could keep; then no handler has run.
         """
-        own_headers = accept_json(dict(headers)) if headers else {}
+        own_headers = copy_json(dict(headers)) if headers else {}
         return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:

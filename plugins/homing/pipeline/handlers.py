@@ -26,7 +26,7 @@ from homing.invocation.coroutines import run
 from homing.invocation.guard import Guard
 from homing.invocation.rate_limit import RateLimiter
 from homing.invocation.signature import Convention, compile_call, compile_item
-from homing.message import is_unicode
+from homing.json_values import is_unicode
 from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext
 from homing.pipeline.signals import Drop

@@ -9,7 +9,8 @@ from typing import Any
 
 from homing.errors import UnstorableContentError
 from homing.ids import ordered_ids
-from homing.message import Headers, Message, encode_headers, is_unicode
+from homing.json_values import is_unicode
+from homing.message import Headers, Message, encode_headers
 
 MAX_ID = 255
 _TEXTS = (
