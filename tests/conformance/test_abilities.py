@@ -21,7 +21,7 @@ from homing.store import (
     DEAD_LETTER,
     DEDUPLICATION,
     DEFER,
-    ENVELOPE,
+    FULL_MESSAGE,
     LEDGER,
     PARTITIONS,
     PRIORITY,
@@ -62,7 +62,7 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     SESSIONS: lambda store: store.store(Message("s", "s", session_id="a")),
     PRIORITY: lambda store: store.store_many([Message("p", "p", priority=1)]),
     TIME_TO_LIVE: lambda store: store.store(Message("t", "t", time_to_live=timedelta(seconds=60))),
-    ENVELOPE: lambda store: store.store(Message("e", "e", subject="s")),
+    FULL_MESSAGE: lambda store: store.store(Message("e", "e", subject="s")),
     WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
     LEDGER: lambda store: store.ledger(),
 }

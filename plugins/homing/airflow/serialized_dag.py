@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-#: The field of our operators that holds what `describe` returns.
+#: The field of our operators that holds what `serialized_pipeline` returns.
 FIELD = "homing_pipeline"
 
 # A file has no password, and the options that its URL may have are no secrets.
@@ -38,7 +38,7 @@ class PipelineReference:
     group: str = ""
 
 
-def describe(pipeline: _Pipeline | None) -> dict[str, Any] | None:
+def serialized_pipeline(pipeline: _Pipeline | None) -> dict[str, Any] | None:
     """What the serialized DAG is to say of this pipeline. No secret is in it."""
     if pipeline is None:
         return None

@@ -13,7 +13,7 @@ from homing.airflow import metrics
 from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline import PipelineSpec, run_key
-from homing.airflow.serialized_dag import FIELD, describe
+from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.triggers.store import StoreTrigger
 from homing.delivery import open_pipeline_stores, work_files
@@ -69,7 +69,7 @@ class StoreSensor(BaseSensorOperator):
         self._waits = timedelta(seconds=kwargs["timeout"]) if "timeout" in kwargs else None
         super().__init__(**{"poke_interval": self.polling_interval, **kwargs})
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
         self.store = store
         self.batch_size = pipeline.batch_size if pipeline else batch_size
         self.lease = pipeline.lease if pipeline else lease

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from homing.airflow.hooks.store import find_url
+from homing.airflow.triggers.wake_up import WakeUpCall
 from homing.errors import StoreUnavailableError
 from homing.store import WAKE_UP, Store
 from homing.stores import open_store
@@ -66,17 +67,25 @@ class StoreTrigger(BaseTrigger):
             ]
             if self.pipeline and isinstance(stores[0], SqlStore):
                 opened.enter_context(stores[0].failures())
+            call = opened.enter_context(WakeUpCall(stores, self.polling_interval))
             began = looked = time.monotonic()
-            while not _is_time([await is_due(store) for store in stores], began):
+            while not await self._is_time(stores, call, began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()
                     if await self._others_wait():
                         yield TriggerEvent({"give_way": True})
                         return
-                # What is scheduled is noticed when it is due, however rare the looks are.
+                # A store that wakes ends the sleep; looking all the same is the net beneath it. What is scheduled is
+                # noticed when it is due, however rare the looks are.
                 soonest = [await due_in(store) or self.polling_interval for store in stores]
-                await asyncio.sleep(min(self.polling_interval, *soonest))
+                await call.sleep(min(self.polling_interval, *soonest))
         yield TriggerEvent({"give_way": False})
+
+    @staticmethod
+    async def _is_time(stores: Sequence[Store], call: WakeUpCall, began: float) -> bool:
+        call.get_ready()
+        answers = [await is_due(store) for store in stores]
+        return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
 
     async def _others_wait(self) -> bool:
         if self.give_way_to is None:
@@ -87,10 +96,6 @@ class StoreTrigger(BaseTrigger):
             log.warning("cannot ask for queued runs of %s: %s", self.give_way_to, error)
             return False
         return queued > 0
-
-
-def _is_time(answers: list[bool | None], began: float) -> bool:
-    return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
 
 
 async def is_due(store: Store) -> bool | None:
