@@ -30,7 +30,7 @@ from homing.spark.options import Place
 from homing.spark.partitions import Parts
 from homing.spark.sessions import file_options, in_portions, parallelism, reading_options
 from homing.spark.smaller_parts import Keep
-from homing.stores import resolve_url
+from homing.store_ref import StoreRef
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class Engine:
 
     def _task(self, flow: str) -> steps.Task:
         fence = replace(self.fence, crashed=self._careful(flow))
-        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), fence, tasks=self._tasks(flow))
+        return steps.Task(self.pipeline.chain, StoreRef(self.pipeline.store).resolve(), fence, tasks=self._tasks(flow))
 
     def _tasks(self, flow: str) -> int:
         return 1 if self._careful(flow) else parallelism(self.spark)

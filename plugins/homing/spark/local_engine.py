@@ -24,7 +24,7 @@ from homing.spark import steps
 from homing.spark.columns import PROCESSED, rows_of
 from homing.spark.engine import Pipeline, tell
 from homing.spark.partitions import Parts
-from homing.stores import resolve_url
+from homing.store_ref import StoreRef
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Alone:
         tell(self.batch, f"to {flow}: {dict(total) or 'nothing to deliver'}", total)
 
     def _task(self) -> steps.Task:
-        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), self.fence)
+        return steps.Task(self.pipeline.chain, StoreRef(self.pipeline.store).resolve(), self.fence)
 
 
 def _read(files: Iterable[BinaryIO]) -> Iterator[pa.RecordBatch]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from importlib import import_module
 from urllib.parse import urlsplit
 
 from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
 from homing.store import Store
+from homing.store_ref import StoreRef
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
 _OPENERS = {
@@ -29,7 +29,7 @@ _SQL = "homing.stores.sql"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 
 
-def open_store(url: str, *, read_only: bool = False) -> Store:
+def open_store(url: str | StoreRef, *, read_only: bool = False) -> Store:
     """Opens the store this URL names, without connecting yet.
 
     `read_only` is for SQL stores: the database then refuses whatever would write, and no table is made.
@@ -37,7 +37,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     `env:NAME` stands for the URL in the environment variable NAME, so that a password need not be written anywhere
     else. Raises UnknownStoreError for an unknown scheme, ConfigurationError for a malformed URL.
     """
-    url = resolve_url(url)
+    url = StoreRef(url).resolve()
     check_scheme(url)
     _check_parts(url)
     module, _, function = _OPENERS[_scheme(url)].partition(":")
@@ -87,18 +87,3 @@ def _scheme(url: str) -> str:
     """The scheme without its driver: `postgresql+psycopg` is a postgresql."""
     scheme, separator, _ = url.partition("://")
     return scheme.partition("+")[0] if separator else ""
-
-
-def resolve_url(url: str) -> str:
-    """The URL itself, where `env:NAME` was given instead of it."""
-    if not isinstance(url, str) or not url:
-        raise ConfigurationError(
-            f"a store URL is a text such as sqlite:///inbox.db?store=orders, not a {type(url).__name__}"
-        )
-    if not url.startswith("env:"):
-        return url
-    variable = url[len("env:") :]
-    value = os.environ.get(variable)
-    if not value:
-        raise ConfigurationError(f"the store is to be found in the environment variable {variable}, which is not set")
-    return value

@@ -12,7 +12,7 @@ from airflow.sdk import Connection
 
 from homing import open_store
 from homing.airflow import StoreHook
-from homing.airflow.hooks.connection import SCHEMES, url_of
+from homing.airflow.hooks.connection import SCHEMES, connection_url
 from homing.airflow.hooks.store import find_public_url, find_url
 from homing.airflow.provider_info import get_provider_info
 from homing.errors import ConfigurationError
@@ -41,7 +41,7 @@ def connection(**fields: Any) -> Connection:
     ],
 )
 def test_the_form_becomes_a_url(fields: dict[str, Any], url: str) -> None:
-    assert url_of(connection(**fields)) == url
+    assert connection_url(connection(**fields)) == url
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_form_becomes_a_url(fields: dict[str, Any], url: str) -> None:
 )
 def test_a_form_that_names_no_store_is_refused(fields: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
-        url_of(connection(**fields))
+        connection_url(connection(**fields))
 
 
 @pytest.mark.parametrize("kind", ["postgres", "http", "generic", ""])
@@ -58,7 +58,7 @@ def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(
     theirs = Connection(conn_id="theirs", conn_type=kind, password="sqlite:////s3cret.db?store=x")  # noqa: S106
 
     with pytest.raises(ConfigurationError, match="'theirs' is of type") as caught:
-        url_of(theirs)
+        connection_url(theirs)
 
     assert "s3cret" not in str(caught.value)
 

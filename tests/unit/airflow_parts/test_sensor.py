@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from homing import Message, open_store
-from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
+from homing.airflow import PipelineConfig, StoreEventTrigger, StoreSensor, StoreTrigger
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
 from homing.stores.sql import SqlStore
@@ -24,7 +24,7 @@ from tests.unit.delivery.conftest import Pipeline
 
 
 def test_it_claims_at_once_what_is_due_and_a_retry_finds_the_same_batch(
-    spec: PipelineSpec, stores: PipelineStores
+    spec: PipelineConfig, stores: PipelineStores
 ) -> None:
     stores.store.store_many([1, 2])
     sensor = StoreSensor(task_id="listen", pipeline=spec)
@@ -36,7 +36,7 @@ def test_it_claims_at_once_what_is_due_and_a_retry_finds_the_same_batch(
     assert sensor.execute(context()) == claimed
 
 
-def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineConfig, stores: PipelineStores) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         StoreSensor(task_id="listen", pipeline=spec).execute(context())
 
@@ -45,7 +45,7 @@ def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, store
     assert arguments == {**named, "polling_interval": 1.0, "pipeline": True}
 
 
-def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineConfig, stores: PipelineStores) -> None:
     many = context()
     many["dag"].max_active_runs = 16
 
@@ -57,7 +57,7 @@ def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, sto
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
-def test_in_the_other_modes_a_poke_claims(spec: PipelineSpec, stores: PipelineStores, mode: str) -> None:
+def test_in_the_other_modes_a_poke_claims(spec: PipelineConfig, stores: PipelineStores, mode: str) -> None:
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, polling_interval=7.0), mode=mode)
     assert (sensor.deferrable, sensor.poke_interval) == (False, 7.0)
     assert not sensor.poke(context()).is_done
@@ -68,7 +68,7 @@ def test_in_the_other_modes_a_poke_claims(spec: PipelineSpec, stores: PipelineSt
     assert (done.is_done, done.xcom_value) == (True, {"batch": "orders/run", "messages": 1})
 
 
-def test_a_run_whose_batch_is_complete_is_skipped(spec: PipelineSpec, pipeline: Pipeline) -> None:
+def test_a_run_whose_batch_is_complete_is_skipped(spec: PipelineConfig, pipeline: Pipeline) -> None:
     batch, (message_id,) = pipeline.claimed("orders/run", 1)
     pipeline.delivered("orders/run", message_id, "lake", "crm")
     batch.settle()
@@ -105,7 +105,7 @@ def test_a_store_whose_leases_end_with_the_task_is_refused() -> None:
         StoreSensor(task_id="listen", store="memory://sensor").execute(context())
 
 
-def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineConfig, stores: PipelineStores) -> None:
     stores.store.store_many([1, 2])
     one, two = (
         StoreSensor(task_id=group, pipeline=replace(spec, group=group, batch_size=1)) for group in ("one", "two")
@@ -125,7 +125,7 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.services
 def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
-    spec: PipelineSpec, stores: PipelineStores, broker_url: str
+    spec: PipelineConfig, stores: PipelineStores, broker_url: str
 ) -> None:
     with open_store(broker_url) as broker:
         assert broker.has_due() is False
@@ -140,7 +140,7 @@ def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
         assert broker.has_due() is False
 
 
-def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineConfig, stores: PipelineStores) -> None:
     url = f"memory://{uuid.uuid4().hex}"
     stores.store.store(1)
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=url))
@@ -165,7 +165,7 @@ def test_what_is_due_behind_many_that_are_not_is_seen(servicebus: ServiceBusServ
         assert broker.has_due() is True
 
 
-def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineConfig, stores: PipelineStores) -> None:
     stores.store.store(1)
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source="amqp://127.0.0.1:1/?store=orders"))
 
@@ -173,7 +173,7 @@ def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec,
 
 
 def test_a_store_that_takes_nothing_is_not_taken_for_a_broker_that_is_away(
-    spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(_: object) -> None:
         raise StoreUnavailableError("cannot write to store 'orders': it is read-only")

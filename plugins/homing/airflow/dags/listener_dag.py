@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
 from homing.airflow.dags.delivery_dag import START
-from homing.airflow.hooks.store import find_url, is_url
+from homing.airflow.dags.options import has_options_of, split_options
+from homing.airflow.hooks.store import find_url
 from homing.airflow.task_notes import note
 from homing.airflow.triggers.store import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
-from homing.retry import RetryPolicy
+from homing.store_ref import URL, StoreRef
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -28,8 +29,8 @@ LONGEST_RUN = 600.0
 class Listening:
     """What a task listens to, with the settings of a ListenerConfig; stores by URL, `env:NAME` or connection id."""
 
-    store: str
-    dead_letter_store: str | None
+    store: str = field(repr=False)
+    dead_letter_store: str | None = field(repr=False)
     config: ListenerConfig
 
 
@@ -91,36 +92,21 @@ def _wait_until_idle(listener: StoreListener, store: Any, interval: float) -> No
         quiet = 0 if busy else quiet + 1
 
 
+@has_options_of(ListenerConfig)
 def listener_dag(
-    name: str,
-    *,
-    store: str,
-    on_message: Callable[..., Any] | Any,
-    dead_letter_store: str | None = None,
-    polling_interval: float = 1.0,
-    max_retries: int = 3,
-    retry_interval: float = 1.0,
-    ack_with_failure_after_max_retries: bool | None = None,
-    drop_message_after_max_retries: bool | None = None,
-    retry: RetryPolicy | None = None,
-    concurrency: int = 1,
-    batch_size: int = 100,
-    lease: float = 30.0,
-    max_handling_time: float = 900.0,
-    **dag_arguments: Any,
+    name: str, *, store: str, on_message: Callable[..., Any] | Any, dead_letter_store: str | None = None, **options: Any
 ) -> DAG:
     """Makes the DAG `<name>`: `on_message`, a function or an object with that method, gets every message of `store`.
 
-    The other arguments are those of ListenerConfig, with its defaults; stores are URLs, `env:NAME` or ids of Airflow
-    connections. Opens no store.
+    Its options are the fields of ListenerConfig, where each is explained; all others are arguments of DAG. Stores are
+    URLs, `env:NAME` or ids of Airflow connections. Opens no store.
     """
-    if taken := {"dag_id", "schedule", "max_active_runs"} & dag_arguments.keys():
+    if taken := {"dag_id", "schedule", "max_active_runs"} & options.keys():
         raise ConfigurationError(f"listener_dag({name!r}) sets {', '.join(sorted(taken))} itself")
-    for reference in (store, *([dead_letter_store] if dead_letter_store is not None else [])):
-        if is_url(reference) and not reference.startswith("env:"):
+    for reference in map(StoreRef, filter(None, (store, dead_letter_store))):
+        if reference.kind == URL:
             open_store(reference).close()  # connects to nothing, and finds fault with names and options
-    given = locals()
-    settings = {field.name: given[field.name] for field in fields(ListenerConfig) if field.name != "dead_letter_store"}
+    settings, dag_arguments = split_options(ListenerConfig, options)
     listening = Listening(store, dead_letter_store, ListenerConfig(**settings))
     common = {"catchup": False, "start_date": START, "tags": ["homing"], **dag_arguments}
     with DAG(name, schedule="@continuous", max_active_runs=1, **common) as dag:

@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from homing.airflow.hooks.store import find_url
 from homing.errors import StoreUnavailableError
 from homing.store import WAKE_UP, Store
+from homing.store_ref import StoreRef
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -36,23 +37,25 @@ class StoreTrigger(BaseTrigger):
 
     def __init__(
         self,
-        store: str,
+        store: str | StoreRef,
         polling_interval: float,
         give_way_to: str | None = None,
-        source: str | None = None,
+        source: str | StoreRef | None = None,
         *,
         pipeline: bool = False,
     ) -> None:
         super().__init__()
-        self.store = store
+        self.store = StoreRef(store)
         self.polling_interval = polling_interval
         self.give_way_to = give_way_to
-        self.source = source
+        self.source = None if source is None else StoreRef(source)
         self.pipeline = pipeline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("store", "polling_interval", "give_way_to", "source", "pipeline")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        names = ("polling_interval", "give_way_to", "pipeline")
+        stores = {"store": self.store.text, "source": None if self.source is None else self.source.text}
+        about = {**stores, **{name: getattr(self, name) for name in names}}
+        return f"{type(self).__module__}.{type(self).__qualname__}", about
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"  # Airflow's own would show the store's URL
@@ -62,7 +65,7 @@ class StoreTrigger(BaseTrigger):
             stores = [
                 opened.enter_context(open_store(await sync_to_async(find_url)(reference)))
                 for reference in (self.store, self.source)
-                if reference
+                if reference is not None
             ]
             if self.pipeline and isinstance(stores[0], SqlStore):
                 opened.enter_context(stores[0].failures())
