@@ -18,6 +18,7 @@ _IN_ENVIRONMENT = "env:"
 _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}(\?\S+)?")
 # A file has no password, and the options that its URL may have are no secrets.
 _FILE_SCHEMES = frozenset({"sqlite", "sqlite+pysqlite"})
+_DATABASES = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=://)")
 
 
@@ -63,8 +64,8 @@ class StoreRef:
     def resolve(self, find_connection: Callable[[str], str] | None = None) -> str:
         """The URL. A secret: never log it. `find_connection` tells the URL of a connection's id, where there are any.
 
-        Raises ConfigurationError for an environment variable that is not set, and UnknownStoreError for a connection
-        where there are none.
+        Raises ConfigurationError for an environment variable that is not set, and for a URL that cannot be taken apart,
+        of which it repeats nothing; UnknownStoreError for a connection where there are none.
         """
         if self.kind == CONNECTION:
             if find_connection is None:
@@ -73,12 +74,16 @@ class StoreRef:
                     "the ids of connections"
                 )
             return find_connection(self._text)
-        if self.kind == URL:
-            return self._text
-        variable = self._text.removeprefix(_IN_ENVIRONMENT)
-        if not (value := os.environ.get(variable)):
-            raise ConfigurationError(f"the environment variable {variable}, which is to hold a store's URL, is not set")
-        return value
+        url = self._text
+        if self.kind == ENVIRONMENT:
+            variable = self._text.removeprefix(_IN_ENVIRONMENT)
+            url = os.environ.get(variable, "")
+            if not url:
+                raise ConfigurationError(
+                    f"the environment variable {variable}, which is to hold a store's URL, is not set"
+                )
+        _check_parts(url)
+        return url
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoreRef) and self._text == other._text
@@ -108,3 +113,24 @@ def _kind_of(text: str) -> str:
         "a store has a name that is neither a store URL, such as sqlite:////data/x.db, nor env:NAME, nor the id of a "
         "connection"
     )
+
+
+def _check_parts(url: str) -> None:
+    """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
+    would call a part of the password a port or an option, and say so."""
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.partition("+")[0]
+    if not separator or scheme == "sqlite" or not _SCHEME.match(url):
+        return  # a path; a connection string, or nothing that has parts
+    place, *behind_host = re.split(r"[/?#]", rest, maxsplit=1)
+    # A database's password ends at the first @, a broker's at the last.
+    misread = place.count("@") > 1 and scheme in _DATABASES
+    try:
+        urlsplit(url)
+    except ValueError:
+        misread = True
+    if misread or any("@" in part for part in behind_host):
+        raise ConfigurationError(
+            "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
+            "are written as %40 %3A %2F %3F %23 %5B %5D %25"
+        )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from importlib import import_module
-from urllib.parse import urlsplit
 
-from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
+from homing.errors import UnknownStoreError, UnsupportedError
 from homing.store import Store
 from homing.store_ref import StoreRef
 
@@ -39,7 +38,6 @@ def open_store(url: str | StoreRef, *, read_only: bool = False) -> Store:
     """
     url = StoreRef(url).resolve()
     check_scheme(url)
-    _check_parts(url)
     module, _, function = _OPENERS[_scheme(url)].partition(":")
     if read_only and module != _SQL:
         raise UnsupportedError(f"a store of {_scheme(url)}:// cannot be opened read-only; SQL stores can")
@@ -62,25 +60,6 @@ def check_scheme(url: str) -> None:
     guess = difflib.get_close_matches(_scheme(url).lower(), _OPENERS, n=1, cutoff=0.5)
     hint = f"did you mean {guess[0]}://? " if guess else ""
     raise UnknownStoreError(f"no store answers to {_scheme(url)}://; {hint}known: {known}")
-
-
-def _check_parts(url: str) -> None:
-    """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
-    would call a part of the password a port or an option, and say so."""
-    if _scheme(url) == "sqlite":
-        return  # a path
-    place, *behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)
-    # A database's password ends at the first @, a broker's at the last.
-    misread = place.count("@") > 1 and _OPENERS[_scheme(url)].startswith(_SQL)
-    try:
-        urlsplit(url)
-    except ValueError:
-        misread = True
-    if misread or any("@" in part for part in behind_host):
-        raise ConfigurationError(
-            "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
-            "are written as %40 %3A %2F %3F %23 %5B %5D %25"
-        )
 
 
 def _scheme(url: str) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from homing import open_store
+from homing.bus.connection import open_broker
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
+from homing.stores.servicebus.options import servicebus_url
 
 
 def test_opening_a_store_touches_nothing_until_it_is_used(tmp_path: Path) -> None:
@@ -61,6 +63,34 @@ def test_a_password_where_a_port_should_be_is_not_shown_by_a_traceback(password:
         open_store(f"postgresql://user:{password}/db?store=orders")
 
     assert password not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "amqps", "servicebus", "servicebus+emulator", "memory", "postgresql"])
+@pytest.mark.parametrize("rest", ["user:geheim/vhost?store=orders", "user:geheim", "user:geheim?store=orders"])
+def test_a_password_without_a_host_is_in_no_traceback(scheme: str, rest: str) -> None:
+    """Where the host was forgotten, the password stands where the port should be."""
+    for call in (open_store, open_broker):
+        with pytest.raises(ConfigurationError) as caught:
+            call(f"{scheme}://{rest}")
+
+        assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "servicebus", "servicebus+emulator"])
+@pytest.mark.parametrize("password", ["geheim/", "geheim#x", "[geheim", "a[geheim]b", "a?geheim=1"])
+def test_a_password_that_is_not_escaped_is_in_no_error_of_the_bus(scheme: str, password: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_broker(f"{scheme}://user:{password}@host/db")
+
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("key", ["geheim"])
+def test_a_connection_string_whose_endpoint_is_broken_is_refused_without_its_key(key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(servicebus_url(f"Endpoint=sb://[{key}/;SharedAccessKeyName=n;SharedAccessKey={key}", "orders"))
+
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("url", ["user:geheim@host://x", "postgresql:/user:geheim@host/db", "geheim"])

@@ -88,7 +88,7 @@ def test_a_connection_of_ours_is_a_bus_in_its_database(monkeypatch: pytest.Monke
     monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "azure_service_bus"}))
     with pytest.raises(ConfigurationError, match="no connection string"):
         StoreHook("bus").get_bus()
-    with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
+    with pytest.raises(ConfigurationError, match="there is no Airflow connection 'nobody'"):
         StoreHook("nobody").get_bus()
 
 

@@ -75,6 +75,7 @@ def parse_url(url: str) -> tuple[Any, RabbitOptions]:
     """Connection parameters and options; raises ConfigurationError, which never repeats the URL."""
     try:
         parts = urlsplit(url)
+        _ = parts.port
     except ValueError:
         # Without the cause, whose text repeats the part of the URL that holds the password.
         raise ConfigurationError("this is not an AMQP URL such as amqp://host/?store=orders") from None

@@ -58,11 +58,11 @@ def parse_url(url: str) -> tuple[str, ServiceBusOptions]:
 
 def connection_string(url: str) -> str:
     """What the SDK connects by."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"this is not a Service Bus URL such as {_FORM}") from error
+    except ValueError:  # which quotes the URL
+        raise ConfigurationError(f"this is not a Service Bus URL such as {_FORM}") from None
     if not host or not parts.username or not parts.password:
         raise ConfigurationError(f"the Service Bus URL lacks a key or a namespace: write {_FORM}")
     emulator = parts.scheme == "servicebus+emulator"
@@ -77,7 +77,7 @@ def servicebus_url(connection_string: str, queue: str, subscription: str | None 
     """The URL of the store on a queue, or on a topic's subscription, of this connection string."""
     parts = dict(part.partition("=")[::2] for part in connection_string.strip().strip(";").split(";"))
     known = {name.strip().lower(): value.strip() for name, value in parts.items()}
-    place = urlsplit(known.get("endpoint", "")).netloc
+    place = known.get("endpoint", "").partition("://")[2].partition("/")[0]
     name, key = known.get("sharedaccesskeyname"), known.get("sharedaccesskey")
     if not (place and name and key):
         raise ConfigurationError("this is not a connection string of Azure Service Bus with a shared access key")
