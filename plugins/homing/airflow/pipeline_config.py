@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from homing.airflow.hooks.store import find_url
 from homing.airflow.retry_policy import TaskRetryPolicy
-from homing.constraints import AtLeastOne, Count, Positive, check_fields
+from homing.constraints import AtLeastOne, Count, Positive, check_fields, partition_numbers
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.private_folder import state_folder
 from homing.delivery.settlement import DEFAULT_LEASE
@@ -120,6 +120,7 @@ class PipelineConfig(PipelineAddress):
             raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r:.80}")
         if self.retry is not None and RetryPolicy(self.max_retries, self.retry_interval) != _RETRY:
             raise ConfigurationError(f"{self.name} has either retry= or max_retries= and retry_interval=, not both")
+        object.__setattr__(self, "partitions", partition_numbers(self.partitions))
         self._check_stores()
         self.flows, self.task_arguments()
 
@@ -178,13 +179,14 @@ class PipelineConfig(PipelineAddress):
                 check_scheme(each.text)
         store, dead_letters, *source = references
         if store.kind == dead_letters.kind == URL:
-            with open_pipeline_stores(store.text, dead_letters.text):
-                pass
+            with open_pipeline_stores(store.text, dead_letters.text) as opened:
+                if self.partitions is not None:
+                    opened.store.require_partitions(self.partitions)
         if source and source[0].kind == URL:
-            with open_store(source[0]) as opened:
-                if isinstance(opened, SqlStore):
+            with open_store(source[0]) as source_store:
+                if isinstance(source_store, SqlStore):
                     raise ConfigurationError(
-                        f"the source {opened.name!r} is a SQL store already: give it as the pipeline's store"
+                        f"the source {source_store.name!r} is a SQL store already: give it as the pipeline's store"
                     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from homing.errors import CircuitOpenError, ConfigurationError
+from homing.constraints import AtLeastOne, Positive, check, check_fields
+from homing.errors import CircuitOpenError
 
 T = TypeVar("T")
 
@@ -23,14 +24,11 @@ class CircuitBreaker:
     If that one succeeds all may call again, otherwise the pause begins anew. A value: immutable, safe to share.
     """
 
-    failures: int = 5
-    pause: float = 30.0
+    failures: AtLeastOne = 5
+    pause: Positive = 30.0
 
     def __post_init__(self) -> None:
-        if type(self.failures) is not int or self.failures < 1:
-            raise ConfigurationError(f"failures of a circuit breaker must be an integer >= 1, got {self.failures!r}")
-        if not _is_positive(self.pause):
-            raise ConfigurationError(f"pause of a circuit breaker must be > 0 seconds, got {self.pause!r}")
+        check_fields(self, of="a circuit breaker")
 
 
 class Circuit:
@@ -90,8 +88,7 @@ class Rate:
     def __init__(
         self, per_second: float, clock: Clock = time.monotonic, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        if not _is_positive(per_second):
-            raise ConfigurationError(f"rate must be > 0 calls per second, got {per_second!r}")
+        check("rate in calls per second", per_second, Positive)
         self._interval = 1.0 / per_second
         self._clock = clock
         self._sleep = sleep
@@ -140,7 +137,3 @@ class Guard:
     def _wait(self) -> None:
         if self.rate is not None:
             self.rate.wait()
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value) and value > 0

@@ -36,6 +36,8 @@ class StoreListener:
             raise ConfigurationError(
                 f"store {name_of(store)!r} cannot be its own dead-letter store: what failed would come back for ever"
             )
+        if self._config.partitions is not None:
+            store.require_partitions(self._config.partitions)
         self.store = store
         self._name = name_of(store)
         self._counts = Counts()

@@ -49,7 +49,7 @@ class Run:
         self._service = service
         self._counts = counts
         self.board = Board(config.polling_seconds, config.batch_size if service.is_batch else 1)
-        self._bell = Bell(store, self.board.poll_now, config.polling_seconds)
+        self._bell = Bell(store, self.board.poll_now, config.polling_seconds, config.share)
         self._settler = Settler(store, config, service, self.board, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
@@ -125,13 +125,13 @@ class Run:
         renew_in = config.lease_seconds / 3
         try:
             if CLAIM in self._store.features:
-                found = list(self._store.claim(limit, lease=config.lease_seconds))
+                found = list(self._store.claim(limit, lease=config.lease_seconds, **config.share))
             else:
                 renew_in = min(_FIRST_RENEWAL, renew_in)
                 while len(found) < limit and (message := self._store.retrieve()) is not None:
                     found.append(message)
             if not found and WAKE_UP in self._store.features:
-                due_in = self._store.due_in()
+                due_in = self._store.due_in(**config.share)
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, sign_of(error))
         messages = [item for item in found if isinstance(item, Message) and type(item.id) is str]

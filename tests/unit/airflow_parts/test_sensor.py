@@ -7,6 +7,7 @@ import time
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from homing.errors import ConfigurationError, StoreUnavailableError, Unsupported
 from homing.stores.sql import SqlStore
 from tests.servicebus.broker import Settings
 from tests.servicebus.server import ServiceBusServer
-from tests.unit.airflow_parts.conftest import context
+from tests.unit.airflow_parts.conftest import FakeTask, context
 from tests.unit.delivery.conftest import Pipeline
 
 
@@ -42,7 +43,7 @@ def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineConfig, sto
 
     _, arguments = deferred.value.trigger.serialize()
     named = {"store": spec.store, "give_way_to": "orders", "source": None}
-    assert arguments == {**named, "polling_interval": 1.0, "pipeline": True}
+    assert arguments == {**named, "polling_interval": 1.0, "pipeline": True, "partitions": None}
 
 
 def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineConfig, stores: PipelineStores) -> None:
@@ -112,6 +113,43 @@ def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineConfig, stor
     )
 
     assert [sensor.execute(context())["batch"] for sensor in (one, two)] == ["orders/run/one", "orders/run/two"]
+
+
+def test_two_pipelines_share_a_store_out_by_partition(chain: str, urls: tuple[str, str], tmp_path: Path) -> None:
+    url = f"{urls[0]}&partitions=4"
+    stores = {"store": url, "dead_letter_store": urls[1]}
+    even, odd = (
+        PipelineConfig(name, chain=chain, **stores, partitions=numbers, work_dir=str(tmp_path / name))
+        for name, numbers in (("even", {0, 2}), ("odd", {1, 3}))
+    )
+    with open_store(url) as store:
+        store.store_many(range(40))
+        claimed = [
+            StoreSensor(task_id="listen", pipeline=each).execute(FakeTask("run", dag_id=each.name).context)["messages"]
+            for each in (even, odd)
+        ]
+
+        assert sum(claimed) == 40
+        assert all(claimed)
+        assert not store.has_due()
+        store.store(Message("mine", 1, partition_key="key"))
+        mine, other = (even, odd) if store.has_due(partitions=[0, 2]) else (odd, even)
+    with pytest.raises(TaskDeferred) as deferred:
+        StoreSensor(task_id="listen", pipeline=other).execute(FakeTask("next", dag_id=other.name).context)
+    assert deferred.value.trigger.partitions == list(other.partitions or ())
+    assert asyncio.run(first_event(StoreTrigger(url, 0.05, partitions=mine.partitions))) == {"give_way": False}
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(first_event(StoreTrigger(url, 0.05, partitions=other.partitions), within=1))
+
+
+@pytest.mark.parametrize(
+    ("url", "error"), [("{}&partitions=2", "has no partitions"), ("{}", "was opened with partitions=0")]
+)
+def test_partitions_that_the_store_of_a_pipeline_does_not_have_are_refused(
+    chain: str, urls: tuple[str, str], url: str, error: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        PipelineConfig("x", chain=chain, store=url.format(urls[0]), dead_letter_store=urls[1], partitions=[2])
 
 
 @pytest.fixture(params=["rabbitmq", "servicebus"])
@@ -277,7 +315,11 @@ def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
 
 
 @pytest.mark.parametrize(
-    "trigger", [StoreTrigger("orders", 2.0, "dag", "queue", pipeline=True), StoreEventTrigger("orders", 2.0, 30.0)]
+    "trigger",
+    [
+        StoreTrigger("orders", 2.0, "dag", "queue", pipeline=True, partitions=(0, 2)),
+        StoreEventTrigger("orders", 2.0, 30.0),
+    ],
 )
 def test_a_trigger_comes_back_from_its_serialized_form(trigger: Any) -> None:
     path, arguments = trigger.serialize()

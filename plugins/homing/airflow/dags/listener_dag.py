@@ -49,15 +49,16 @@ class ListenOperator(BaseOperator):
         with open_store(find_url(self.listening.store)) as store:
             if isinstance(store, SqlStore):
                 metrics.oldest_age(store)
-            due = store.has_due()
+            due = store.has_due(**self.listening.config.share)
             if due or (due is None and event):
                 counted = self._listen(store)
                 sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
                 note(self, context, f"Store {store.name}: {sums}.")
                 return counted
         self.log.info("nothing is due in store %s: listening", store.name)
-        interval = self.listening.config.polling_seconds
-        return self.defer(trigger=StoreTrigger(self.listening.store, interval), method_name="execute")  # type: ignore[func-returns-value]
+        config = self.listening.config
+        trigger = StoreTrigger(self.listening.store, config.polling_seconds, partitions=config.partitions)
+        return self.defer(trigger=trigger, method_name="execute")  # type: ignore[func-returns-value]
 
     def _listen(self, store: Any) -> dict[str, int]:
         if self.listening.dead_letter_store is None:
@@ -70,7 +71,7 @@ class ListenOperator(BaseOperator):
         listener.attach(self.on_message)
         listener.start()
         try:
-            _wait_until_idle(listener, store, config.polling_seconds)
+            _wait_until_idle(listener, store, config)
         finally:
             listener.graceful_stop()
         found = listener.metrics()
@@ -80,13 +81,13 @@ class ListenOperator(BaseOperator):
         return counted
 
 
-def _wait_until_idle(listener: StoreListener, store: Any, interval: float) -> None:
+def _wait_until_idle(listener: StoreListener, store: Any, config: ListenerConfig) -> None:
     """Returns when nothing is due and nothing in flight, twice in a row; or after a long while."""
     ends, quiet = time.monotonic() + LONGEST_RUN, 0
     while quiet < 2 and time.monotonic() < ends:  # noqa: PLR2004
-        time.sleep(min(interval, 1.0) / 2)
+        time.sleep(min(config.polling_seconds, 1.0) / 2)
         try:
-            busy = listener.metrics().in_flight > 0 or store.has_due()
+            busy = listener.metrics().in_flight > 0 or store.has_due(**config.share)
         except HomingError:
             return  # the store is away: the next run waits for it
         quiet = 0 if busy else quiet + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from homing.airflow.pipeline_config import PipelineConfig, run_key
 from homing.airflow.serialized_dag import FIELD, describe
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.triggers.store import StoreTrigger
+from homing.constraints import partition_numbers
 from homing.delivery import open_pipeline_stores, work_files
 from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
@@ -44,7 +46,8 @@ class StoreSensor(BaseSensorOperator):
 
     It listens for a `pipeline`, or to a SQL `store` alone; then the next task claims the same batch with
     `store.claim(n, batch_id=...)` and settles it. It waits in the triggerer, unless `mode` is given ("poke" or
-    "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds.
+    "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds. With `partitions`,
+    it claims only messages of these, and leaves the others to other sensors.
     """
 
     operator_extra_links = (MessagesLink(),)
@@ -58,6 +61,7 @@ class StoreSensor(BaseSensorOperator):
         polling_interval: float = 1.0,
         batch_size: int = 1000,
         lease: float = DEFAULT_LEASE,
+        partitions: Collection[int] | None = None,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -74,6 +78,7 @@ class StoreSensor(BaseSensorOperator):
         self.store = None if store is None else StoreRef(store)
         self.batch_size = pipeline.batch_size if pipeline else batch_size
         self.lease = pipeline.lease if pipeline else lease
+        self.partitions = pipeline.partitions if pipeline else partition_numbers(partitions)
 
     def execute(self, context: Any, event: Any = None) -> Any:
         if not self.deferrable:
@@ -95,7 +100,9 @@ class StoreSensor(BaseSensorOperator):
         # Where other runs have places of their own, there is no run to give way to.
         give_way_to = dag.dag_id if dag.max_active_runs == 1 else None
         pipeline = self.pipeline is not None
-        return StoreTrigger(store, self.polling_interval, give_way_to, source, pipeline=pipeline)
+        return StoreTrigger(
+            store, self.polling_interval, give_way_to, source, pipeline=pipeline, partitions=self.partitions
+        )
 
     def poke(self, context: Any) -> PokeReturnValue:
         """One look, and the claim if something is due. For the modes that do not defer."""
@@ -130,9 +137,9 @@ class StoreSensor(BaseSensorOperator):
             if self.pipeline.source and not known:
                 self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)
-            if known or stores.store.has_due():
+            if known or stores.store.has_due(partitions=self.partitions):
                 work_files.require(self.pipeline.work_folder, hadoop_shell)
-            return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
+            return Claim(batch.store_name, batch.claim(self.batch_size, self.lease, partitions=self.partitions), known)
 
     def _take_in(self, reference: str | StoreRef, target: SqlStore) -> None:
         """The broker hears of it only after the commit; whatever dies in between, it comes again. While the broker is
@@ -155,5 +162,5 @@ class StoreSensor(BaseSensorOperator):
                 )
             known = store.knows_batch(key)
             metrics.oldest_age(store)
-            held = store.lease_batch(self.batch_size, batch_id=key, lease=self.lease)
+            held = store.lease_batch(self.batch_size, batch_id=key, lease=self.lease, partitions=self.partitions)
             return Claim(store.name, held.size if held else 0, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,7 +32,8 @@ class StoreTrigger(BaseTrigger):
     the only place, and one that was cleared to replay it must not wait for the next message.
 
     `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids; `polling_interval` is in
-    seconds. In the store of a `pipeline` nothing is due that waits for the replay of another message of its session.
+    seconds; `partitions` of the store keep to these. In the store of a `pipeline` nothing is due that waits for the
+    replay of another message of its session.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class StoreTrigger(BaseTrigger):
         source: str | StoreRef | None = None,
         *,
         pipeline: bool = False,
+        partitions: Collection[int] | None = None,
     ) -> None:
         super().__init__()
         self.store = StoreRef(store)
@@ -50,9 +52,10 @@ class StoreTrigger(BaseTrigger):
         self.give_way_to = give_way_to
         self.source = None if source is None else StoreRef(source)
         self.pipeline = pipeline
+        self.partitions = None if partitions is None else list(partitions)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("polling_interval", "give_way_to", "pipeline")
+        names = ("polling_interval", "give_way_to", "pipeline", "partitions")
         stores = {"store": self.store.text, "source": None if self.source is None else self.source.text}
         about = {**stores, **{name: getattr(self, name) for name in names}}
         return f"{type(self).__module__}.{type(self).__qualname__}", about
@@ -70,14 +73,16 @@ class StoreTrigger(BaseTrigger):
             if self.pipeline and isinstance(stores[0], SqlStore):
                 opened.enter_context(stores[0].failures())
             began = looked = time.monotonic()
-            while not _is_time([await is_due(store) for store in stores], began):
+            shares = [self.partitions, None]
+            while not _is_time([await is_due(*asked) for asked in zip(stores, shares, strict=False)], began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()
                     if await self._others_wait():
                         yield TriggerEvent({"give_way": True})
                         return
                 # What is scheduled is noticed when it is due, however rare the looks are.
-                soonest = [await due_in(store) or self.polling_interval for store in stores]
+                asked = zip(stores, shares, strict=False)
+                soonest = [await due_in(store, share) or self.polling_interval for store, share in asked]
                 await asyncio.sleep(min(self.polling_interval, *soonest))
         yield TriggerEvent({"give_way": False})
 
@@ -96,21 +101,25 @@ def _is_time(answers: list[bool | None], began: float) -> bool:
     return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
 
 
-async def is_due(store: Store) -> bool | None:
+async def is_due(store: Store, partitions: Collection[int] | None = None) -> bool | None:
     """As `store.has_due`, asked off the event loop."""
     try:
-        return await asyncio.to_thread(store.has_due)
+        return await asyncio.to_thread(store.has_due, **_share(partitions))
     except StoreUnavailableError as error:
         # A store that is away has nothing due for now; failing would end the listening.
         log.warning("%s", error)
         return False
 
 
-async def due_in(store: Store) -> float | None:
+async def due_in(store: Store, partitions: Collection[int] | None) -> float | None:
     """In how many seconds the store has something to hand out, asked off the event loop; None when it cannot tell."""
     if WAKE_UP not in store.features:
         return None
     try:
-        return await asyncio.to_thread(store.due_in)
+        return await asyncio.to_thread(store.due_in, **_share(partitions))
     except StoreUnavailableError:
         return None  # as `is_due` has said already
+
+
+def _share(partitions: Collection[int] | None) -> dict[str, Collection[int]]:
+    return {} if partitions is None else {"partitions": partitions}
