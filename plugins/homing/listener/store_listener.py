@@ -36,6 +36,8 @@ class StoreListener(Listener[Service, ListenerWorkers]):
             raise ConfigurationError(
                 f"store {name_of(store)!r} cannot be its own dead-letter store: what failed would come back for ever"
             )
+        if self._config.partitions is not None:
+            store.require_partitions(self._config.partitions)
         self.store = store
         self._counts = Counts()
         super().__init__(f"store {name_of(store)!r}")

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from homing.airflow import manual_replay, metrics
-from homing.airflow.pipeline import PipelineSpec
+from homing.airflow.pipeline_config import PipelineConfig
 from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note
 from homing.airflow.xcoms import PLAN, read_names
@@ -63,7 +63,7 @@ class SelectOperator(BaseOperator):
 
     template_fields = (FIELD,)
 
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.homing_pipeline = serialized_pipeline(pipeline)
@@ -108,7 +108,7 @@ class ApproveReplayOperator(ApprovalOperator):
 
     template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)
 
-    def __init__(self, *, pipeline: PipelineSpec, ids: Any, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, ids: Any, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
         self.pipeline = pipeline
         self.homing_pipeline = serialized_pipeline(pipeline)

@@ -341,6 +341,13 @@ class SqlStore(Store):
     def require_writable(self) -> None:
         self._live.touch()
 
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
+            )
+
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
         self._bring_back_strays()
@@ -488,7 +495,13 @@ class SqlStore(Store):
     # -- batches, without their contents -----------------------------------------------------------------------
 
     def lease_batch(
-        self, limit: int, *, batch_id: str, lease: float, ids: Collection[str] | None = None
+        self,
+        limit: int,
+        *,
+        batch_id: str,
+        lease: float,
+        ids: Collection[str] | None = None,
+        partitions: Collection[int] | None = None,
     ) -> BatchLease | None:
         """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
 
@@ -496,7 +509,9 @@ class SqlStore(Store):
         holds is kept, and its lease made to last `lease` seconds from now. What has an id that is not text, which only
         SQLite allows, is given another and kept aside.
         """
-        held = self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
+        share, known = self._share(partitions), self._options.partitions
+        wanted = Wanted(limit, batch_id, lease, ids, partitions=share, of_partitions=known, contents=False)
+        held = self._claim(wanted).lease(batch_id)
         if held is None or self._database.dialect.keeps_types:
             return held
         renamed = self._batches.rename(held, lambda why: self._settlements.bury(contract.UNREADABLE, why).values)
@@ -659,9 +674,5 @@ class SqlStore(Store):
     def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
         if partitions is None:
             return None
-        known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
+        self.require_partitions(partitions)
         return partitions
