@@ -40,17 +40,17 @@ DEDUPLICATION = "deduplication"  # an id stored again within a window is not sto
 PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
 WAKE_UP = "wake_up"  # wait for a message without polling for it, or be told when the next is due
-LEDGER = "ledger"  # a delivery ledger beside the messages
+PIPELINE = "pipeline"  # what the tasks of a pipeline need: batches that outlive a process, a ledger; see PipelineStore
 ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
 
 ALL_FEATURES = (
     BULK, CLAIM, RENEW, SCHEDULE, CANCEL, DEFER, DEAD_LETTER, BROWSE, COUNT, PURGE, RESCHEDULE, SESSIONS, PRIORITY,
-    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER, ENVELOPE,
+    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, PIPELINE, ENVELOPE,
 )  # fmt: skip
 
 #: Which store has which ability: what each store declares as its `features`, and what error texts name.
 STORE_FEATURES: Mapping[str, frozenset[str]] = {
-    "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
+    "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, PIPELINE},
     "sql": frozenset(ALL_FEATURES),
     "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
     "servicebus": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
@@ -145,6 +145,9 @@ class Store(ABC):
 
         A store that cannot find out without storing something says nothing.
         """
+
+    def refuse_unknown(self) -> None:  # noqa: B027 - most stores come to be when they are used
+        """Raises TableMissingError when the store is known not to exist yet. Creates nothing, as other calls would."""
 
     def rest(self, message: Message, *, resting: bool) -> None:  # noqa: B027 - not every store counts crashes
         """Notes that no handler works on this retrieved message for a while, or that one does again: a lease that runs
@@ -275,9 +278,20 @@ class Store(ABC):
         """
         raise self._lacks(PURGE)
 
+    def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
+        """How many messages `purge` would remove now; at most, where the store cannot tell their age beforehand."""
+        return self.count()[state]
+
+    def expire(self) -> int:
+        """Dead-letters, now, what has been due for longer than its time to live and is not leased; how many. A store
+        that does so by itself, whenever it is asked for messages, does nothing more."""
+        return 0
+
+    # -- for a pipeline ----------------------------------------------------------------------------------------
+
     def ledger(self) -> Any:
-        """The delivery ledger kept beside this store."""
-        raise self._lacks(LEDGER)
+        """The delivery ledger kept beside this store. What else a pipeline needs is in `PipelineStore`."""
+        raise self._lacks(PIPELINE)
 
     def _lacks(self, ability: str) -> UnsupportedError:
         """The error for an ability this store does not have."""

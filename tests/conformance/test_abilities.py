@@ -22,8 +22,8 @@ from homing.store import (
     DEDUPLICATION,
     DEFER,
     ENVELOPE,
-    LEDGER,
     PARTITIONS,
+    PIPELINE,
     PRIORITY,
     PURGE,
     RENEW,
@@ -64,7 +64,7 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     TIME_TO_LIVE: lambda store: store.store(Message("t", "t", time_to_live=timedelta(seconds=60))),
     ENVELOPE: lambda store: store.store(Message("e", "e", subject="s")),
     WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
-    LEDGER: lambda store: store.ledger(),
+    PIPELINE: lambda store: store.ledger(),
 }
 
 

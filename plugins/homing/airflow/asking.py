@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from homing.message import AVAILABLE, Message
+from homing.pipeline_store import is_pipeline_store
 from homing.store import BROWSE, COUNT, Store
-from homing.stores.sql import SqlStore
 
 
 def has_due(store: Store) -> bool | None:
     """Whether the store has something to hand out; None where it cannot be asked, and only claiming will tell."""
-    if isinstance(store, SqlStore):
+    if is_pipeline_store(store):
         return store.has_due()
     counts = count(store)
     if counts is not None:

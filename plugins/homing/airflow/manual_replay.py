@@ -12,8 +12,8 @@ from homing.airflow.pipeline import PipelineSpec, batch_id
 from homing.delivery import open_pipeline_stores
 from homing.delivery.operations import CLEAR, REPLAY, RETRY, Operator, Rule, declare, named
 from homing.errors import HomingError
-from homing.stores.sql import OperationEvent, SqlStore
-from homing.stores.sql.operations import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED
+from homing.operation_log import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED, OperationEvent
+from homing.pipeline_store import PipelineStore
 
 _VIA = "airflow"
 #: Stands for the user who cleared a task: Airflow does not tell the task, and keeps it in its audit log.
@@ -37,7 +37,7 @@ def rule_of(pipeline: PipelineSpec) -> Rule | None:
     return None if above is None else Rule(above, pipeline.approval_window, pipeline.replay_dag_id)
 
 
-def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
+def declare_rule(store: PipelineStore, pipeline: PipelineSpec, log: Any) -> None:
     """Lets the command line know of the pipeline's rule. What cannot be written down holds up no delivery."""
     try:
         declare(store, rule_of(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
@@ -45,7 +45,7 @@ def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
         log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
 
 
-def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+def begin(store: PipelineStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
     """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved.
 
     What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
@@ -65,14 +65,14 @@ def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[s
     return True
 
 
-def may_replay(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+def may_replay(store: PipelineStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
     """Whether this run may replay these very messages, unasked or approved: an XCom may have been changed since."""
     if pipeline.approve_replays_above is None:
         return begin(store, pipeline, context, ids)
     return any(event.event in (BEGUN, APPROVED) for event in store.operations().of(_id(context, ids)))
 
 
-def answer(store: SqlStore, context: Any, ids: Sequence[str], *, approved: bool, by: str) -> None:
+def answer(store: PipelineStore, context: Any, ids: Sequence[str], *, approved: bool, by: str) -> None:
     """Writes down who approved or rejected the replay of these messages."""
     event = _event(context, ids, APPROVED if approved else REJECTED, who=by)
     store.operations().append(event)
@@ -91,7 +91,7 @@ def why_not(context: Any, responder: dict[str, Any] | None) -> str | None:
     return None
 
 
-def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, outcome: dict[str, Any]) -> None:
+def finish(store: PipelineStore, context: Any, ids: Sequence[str], *, done: bool, outcome: dict[str, Any]) -> None:
     """Writes down what came of a replay that was asked for by hand."""
     if is_by_hand(context):
         store.operations().append(_event(context, ids, DONE if done else FAILED, outcome=outcome))

@@ -15,9 +15,9 @@ from homing.delivery.private_folder import state_folder
 from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError
 from homing.pipeline import load_chain
+from homing.pipeline_store import is_pipeline_store
 from homing.retry import RetryPolicy
 from homing.stores import check_scheme, open_store
-from homing.stores.sql import SqlStore
 
 #: What one process has done before Spark has started, unless each message takes very long.
 SPARK_ABOVE = 200
@@ -190,7 +190,7 @@ def _check_stores(store: object, dead_letter_store: object, source: object) -> N
             pass  # opening connects to nothing, and finds fault with names and options
     if source is not None and is_url(source) and not source.startswith("env:"):
         with open_store(source) as opened:
-            if isinstance(opened, SqlStore):
+            if is_pipeline_store(opened):
                 raise ConfigurationError(
                     f"the source {opened.name!r} is a SQL store already: give it as the pipeline's store"
                 )

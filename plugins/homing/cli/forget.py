@@ -11,9 +11,9 @@ from homing.delivery import PipelineStores, erasure, work_files
 from homing.delivery.erasure import Traces
 from homing.delivery.operations import FORGET, operation
 from homing.delivery.private_folder import state_folder
+from homing.ledger import digest
 from homing.message import MessageRef
 from homing.spark.submit import hadoop_shell
-from homing.stores.sql.tombstones import digest
 
 _OUT_OF_REACH = (
     "the broker or program it came from: a message that is sent again is stored again",

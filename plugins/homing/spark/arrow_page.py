@@ -16,8 +16,8 @@ from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import Message, MessageRef
 from homing.pipeline import MessageContext
+from homing.row import PLAIN, READ, envelope, read
 from homing.spark.columns import DOES_NOT_FIT, STORED, UNFIT, rows_of, to_batch
-from homing.stores.sql.rows import PLAIN, READ, envelope, read
 
 #: The columns of a row, in this order. Messages that have nothing beyond PLAIN come with that, None, and the last two.
 ROW = (*READ, "table_id", "batch_id")

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from homing.delivery.leased_part import Held
+from homing.scans import Condition, held_by
 from homing.spark.arrow_page import Page
 from homing.spark.columns import STORED_DDL
 from homing.spark.options import Place
-from homing.spark.reader import Range, held_by, read_range
-from homing.stores.sql.scans import Condition
+from homing.spark.reader import Range, read_range
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -36,7 +36,7 @@ class Parts:
         """What is held there in at most so many ranges; with `ids`, only from the first to the second of them."""
         only = () if ids is None else (Condition("id", ">=", ids[0]), Condition("id", "<=", ids[1]))
         which = (*held_by(held.lease), *only)
-        ranges = held.store.batch_ranges(held.lease, number)
+        ranges = held.store.scans().batch_ranges(held.lease, number)
         return cls(place, tuple(Range(after, upto, which) for after, upto in ranges), held.copies)
 
     def pages(self) -> Iterator[Page]:

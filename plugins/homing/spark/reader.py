@@ -21,11 +21,10 @@ from pyspark.sql.datasource import (
 )
 
 from homing.errors import ConfigurationError
+from homing.scans import ALL, DEAD, WAITING, Condition, held_by
 from homing.spark.arrow_page import Page
 from homing.spark.columns import STORED
 from homing.spark.options import Place, number
-from homing.store import BatchLease
-from homing.stores.sql.scans import ALL, DEAD, WAITING, Condition
 
 _PAGE = 4_000
 _DEFAULT_PARTITIONS = 2
@@ -82,22 +81,13 @@ class StoreReader(DataSourceReader):
                 if lease is None:
                     return []
                 held = (*held_by(lease), *self._conditions)
-                return [Range(after, upto, held) for after, upto in store.batch_ranges(lease, self._parts)]
+                return [Range(after, upto, held) for after, upto in store.scans().batch_ranges(lease, self._parts)]
             span = store.scans().span(self._which, self._conditions)
         return [] if span is None else cut(span[0] - 1, span[1], self._parts, self._conditions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):  # Spark makes another of no partitions at all
             yield from (page.batch for page in read_range(self._place, partition, self._which))
-
-
-def held_by(lease: BatchLease) -> tuple[Condition, ...]:
-    """Keeps to what this lease still holds."""
-    return (
-        Condition("batch_id", "=", lease.batch_id),
-        Condition("lock_token", "=", lease.lock_token),
-        Condition("time_next", "is not null"),
-    )
 
 
 def read_range(place: Place, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:

@@ -27,14 +27,15 @@ from homing.message import JSON, MessageRef, decode
 from homing.pipeline import Drop, HandlerChain, HandlerError, MessageContext, load_chain
 from homing.pipeline.flows import DestinationFlow, Flow, RouterFlow, SourceFlow
 from homing.pipeline.outcome import Ended
+from homing.pipeline_store import is_pipeline_store
 from homing.portions import MOST_BYTES
+from homing.row import to_message
 from homing.spark import arrow_page
 from homing.spark.columns import PROCESSED as PROCESSED_COLUMNS
 from homing.spark.columns import STORED, TALLY, rows_of, to_batch
 from homing.spark.recorder import Recorder
 from homing.spark.router_pool import Lanes
 from homing.stores import open_store
-from homing.stores.sql import SqlStore, rows
 
 Row = dict[str, Any]
 
@@ -71,7 +72,7 @@ class Task:
 def _ledger(store_url: str) -> Ledger:
     """One connection pool per Python worker: they live on from one task to the next."""
     store = open_store(store_url)
-    assert isinstance(store, SqlStore)
+    assert is_pipeline_store(store)
     return store.ledger()
 
 
@@ -213,7 +214,7 @@ def _about(row: Row, flow_name: str) -> Entry:
 
 def _context(row: Row) -> MessageContext:
     """What the processors before left of the message. Raises UnreadableMessageError."""
-    return MessageContext(rows.to_message(row), decode(JSON, row["properties"], row["id"]))
+    return MessageContext(to_message(row), decode(JSON, row["properties"], row["id"]))
 
 
 def _flow(chain: HandlerChain, name: str) -> DestinationFlow:

@@ -138,8 +138,9 @@ KILLED = """
 import os, signal, sys
 from homing.cli.main import main
 from homing.delivery import work_files
-from homing.stores.sql import SqlLedger, SqlStore
-from homing.stores.sql.tombstones import Tombstones
+from homing.stores.sql import SqlLedger
+from homing.stores.sql.removal import SqlErasure
+from homing.stores.sql.tombstones import SqlTombstones
 
 def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -152,12 +153,12 @@ sys.exit(main(["forget", "x", "--reason", "asked for"]))
 @pytest.mark.parametrize(
     ("place", "step"),
     [
-        ("Tombstones", "begin"),
+        ("SqlTombstones", "begin"),
         ("work_files", "erase"),
-        ("SqlStore", "remove"),
+        ("SqlErasure", "remove"),
         ("SqlLedger", "remove"),
-        ("SqlStore", "scrub"),
-        ("Tombstones", "finish"),
+        ("SqlErasure", "scrub"),
+        ("SqlTombstones", "finish"),
     ],
 )
 def test_a_command_that_was_killed_is_finished_by_the_same_command(

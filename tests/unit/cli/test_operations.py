@@ -12,7 +12,8 @@ import pytest
 from homing import open_store
 from homing.delivery import PipelineStores
 from homing.delivery.operations import Operator, Rule, declare
-from homing.stores.sql import OperationEvent, SqlStore
+from homing.operation_log import OperationEvent
+from homing.stores.sql import SqlStore
 from tests.unit.cli.conftest import Shell
 from tests.unit.delivery.conftest import Pipeline
 

@@ -21,9 +21,10 @@ from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
 from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
+from homing.pipeline_store import is_pipeline_store
 from homing.spark.submit import hadoop_shell
+from homing.store import Store
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class StoreSensor(BaseSensorOperator):
                 work_files.require(self.pipeline.work_dir, hadoop_shell)
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
 
-    def _take_in(self, reference: str, target: SqlStore) -> None:
+    def _take_in(self, reference: str, target: Store) -> None:
         """The broker hears of it only after the commit; whatever dies in between, it comes again. While the broker is
         away, what is in the pipeline's store already goes on; while that takes nothing, the task is tried again."""
         try:
@@ -145,7 +146,7 @@ class StoreSensor(BaseSensorOperator):
 
     def _claim_of_store(self, key: str) -> Claim:
         with open_store(find_url(self.store or "")) as store:
-            if not isinstance(store, SqlStore):
+            if not is_pipeline_store(store):
                 raise UnsupportedError(
                     f"a batch in store {store.name!r} would not outlive its task: take it in with the source= of a "
                     "delivery_dag, or use listener_dag"

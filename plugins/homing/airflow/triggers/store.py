@@ -16,9 +16,9 @@ from asgiref.sync import sync_to_async
 from homing.airflow.asking import has_due
 from homing.airflow.hooks.store import find_url
 from homing.errors import StoreUnavailableError
+from homing.pipeline_store import is_pipeline_store
 from homing.store import WAKE_UP, Store
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class StoreTrigger(BaseTrigger):
                 for reference in (self.store, self.source)
                 if reference
             ]
-            if self.pipeline and isinstance(stores[0], SqlStore):
+            if self.pipeline and is_pipeline_store(stores[0]):
                 opened.enter_context(stores[0].failures())
             began = looked = time.monotonic()
             while not _is_time([await is_due(store) for store in stores], began):

@@ -21,8 +21,8 @@ from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError
 from homing.invocation.fork_safety import start_over_after_fork
-from homing.stores.sql import SqlStore
-from homing.stores.sql.rows import from_nanoseconds
+from homing.row import from_nanoseconds
+from homing.stores.database import SqlStore
 
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker

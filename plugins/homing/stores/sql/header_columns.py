@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError
 
 from homing.errors import UnstorableContentError
 from homing.message import Message, encode_json
+from homing.row import fault_of
 from homing.stores.sql.outages import code_of, is_away
-from homing.stores.sql.text_rules import fault_of
 
 Row = Mapping[str, Any]
 Write = Callable[[Connection, Sequence[Row]], None]

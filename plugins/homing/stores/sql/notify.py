@@ -16,7 +16,8 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import StoreError, StoreUnavailableError
 from homing.invocation.fork_safety import leave_to_parent
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.row import NANOSECONDS
+from homing.stores.sql.database import Database
 from homing.stores.sql.durability import PLEDGE
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,10 @@ from sqlalchemy.engine import URL, Connection
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
+from homing.row import NANOSECONDS
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
 from homing.stores.sql import driver_options
-from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
+from homing.stores.sql.database import TIMEOUT, Database
 from homing.stores.sql.durability import FULL, RELAXED
 from homing.stores.sql.schema import COLUMN_TYPES
 from homing.stores.tls import read_flag

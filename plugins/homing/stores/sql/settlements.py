@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
+from homing.row import NANOSECONDS
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder
 from homing.stores.sql.notify import notify
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
