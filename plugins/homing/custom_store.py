@@ -13,7 +13,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from homing.errors import ConfigurationError, StoreError
@@ -25,6 +25,17 @@ VERBS = ("store", "retrieve", "acknowledge")
 # What a Store does by itself with the object, whatever that has of the same name.
 _OWN = {*VERBS, "close", "max_message_bytes", "identity", "wakes"}
 _lock = threading.Lock()
+
+
+class ThreeVerbs(Protocol):
+    """What an object needs to be a store."""
+
+    @property
+    def store(self) -> Callable[..., Any]: ...
+    @property
+    def retrieve(self) -> Callable[[], Any]: ...
+    @property
+    def acknowledge(self) -> Callable[..., Any]: ...
 
 
 def as_store(given: Any, role: str = "a store") -> Store:
@@ -86,17 +97,14 @@ class CustomStore(Store):
         transaction: Any = None,
     ) -> str:
         """As in the contract. An `id` or `headers` that the object's own `store` does not take are not kept."""
-        asked = {SCHEDULE: scheduled_at, TRANSACTIONS: transaction}
-        for ability, wanted in asked.items():
+        beside = {"scheduled_at": scheduled_at, "transaction": transaction}
+        for ability, wanted in zip((SCHEDULE, TRANSACTIONS), beside.values(), strict=True):
             if wanted is not None and ability not in self.features:
                 raise self._lacks(ability)
         if isinstance(content, Message) and ENVELOPE not in self.features:
-            id, headers = id or content.id, content.headers if headers is None else headers
-            content = content.content
-        given = {"id": id, "headers": headers, "scheduled_at": scheduled_at, "transaction": transaction}
-        stored = self._given.store(
-            content, **{name: value for name, value in given.items() if value is not None and self._takes(name)}
-        )
+            return self.store(content.content, id=id or content.id, headers=headers or content.headers, **beside)
+        given = {name: value for name, value in {"id": id, "headers": headers, **beside}.items() if value is not None}
+        stored = self._given.store(content, **{name: value for name, value in given.items() if self._takes(name)})
         return stored if isinstance(stored, str) else id or ""
 
     def retrieve(self) -> Message | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from homing.errors import UnsupportedError
 from homing.message import ACKNOWLEDGED, Headers, Message
@@ -48,12 +48,39 @@ ALL_FEATURES = (
     TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, PIPELINE, ENVELOPE,
 )  # fmt: skip
 
-#: Which store has which ability: what each store declares as its `features`, and what error texts name.
-STORE_FEATURES: Mapping[str, frozenset[str]] = {
-    "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, PIPELINE},
-    "sql": frozenset(ALL_FEATURES),
-    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
-    "servicebus": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+
+class StoreKind(NamedTuple):
+    """A kind of store that comes with Homing."""
+
+    #: The schemes of its URLs.
+    schemes: tuple[str, ...]
+    #: What opens one by its URL, as "module:function"; imported only when it is asked for.
+    opener: str
+    features: frozenset[str]
+
+
+#: Our own stores: here is all there is to say of one outside its module. What an author adds is an entry point.
+STORE_KINDS: Mapping[str, StoreKind] = {
+    "memory": StoreKind(
+        ("memory",),
+        "homing.stores.memory:open_memory_store",
+        frozenset(ALL_FEATURES) - {TRANSACTIONS, PIPELINE},
+    ),
+    "sql": StoreKind(
+        ("sqlite", "postgres", "postgresql", "mysql", "mariadb"),
+        "homing.stores.sql:open_sql_store",
+        frozenset(ALL_FEATURES),
+    ),
+    "rabbitmq": StoreKind(
+        ("amqp", "amqps"),
+        "homing.stores.rabbitmq:open_rabbitmq_store",
+        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+    ),
+    "servicebus": StoreKind(
+        ("servicebus",),
+        "homing.stores.servicebus:open_servicebus_store",
+        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+    ),
 }
 
 # Reasons a store gives by itself for keeping a message aside as dead.
@@ -86,7 +113,7 @@ class Store(ABC):
     #: The name people call this store by, in logs and error texts.
     name: str
     #: The abilities this store has beyond the three verbs.
-    features: ClassVar[frozenset[str]] = frozenset()
+    features: frozenset[str] = frozenset()
 
     @property
     def max_message_bytes(self) -> int | None:
@@ -136,8 +163,7 @@ class Store(ABC):
         ran out or passed to another consumer; in both cases nothing was changed.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a store without connections has nothing to give back
         """Gives back connections. Idempotent; leases are not given back, they run out."""
 
     def require_writable(self) -> None:  # noqa: B027 - most stores cannot tell
@@ -295,7 +321,7 @@ class Store(ABC):
 
     def _lacks(self, ability: str) -> UnsupportedError:
         """The error for an ability this store does not have."""
-        others = [name for name, features in STORE_FEATURES.items() if ability in features]
+        others = [name for name, kind in STORE_KINDS.items() if ability in kind.features]
         have = ", ".join(sorted(self.features)) or "nothing beyond store, retrieve and acknowledge"
         who = f"stores that can: {', '.join(others)}" if others else "no store can"
         return UnsupportedError(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
+from homing.custom_store import as_store
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 from homing.store import Store
@@ -50,8 +51,8 @@ class ListenerConfig:
         for name in ("concurrency", "batch_size"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be a whole number from 1 up, not {getattr(self, name)!r}")
-        if self.dead_letter_store is not None and not isinstance(self.dead_letter_store, Store):
-            raise ConfigurationError(f"dead_letter_store is a Store, not {self.dead_letter_store!r}")
+        if self.dead_letter_store is not None:
+            object.__setattr__(self, "dead_letter_store", as_store(self.dead_letter_store, "dead_letter_store"))
         RetryPolicy(self.max_retries, self.retry_seconds)
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             raise ConfigurationError(f"retry= is a RetryPolicy, not {self.retry!r}")

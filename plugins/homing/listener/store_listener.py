@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ConfigurationError
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.listener.config import ListenerConfig, name_of
@@ -27,17 +28,16 @@ class StoreListener:
     Thread-safe. Its threads are daemons: they do not keep a process alive; `join` does.
     """
 
-    def __init__(self, store: Store, config: ListenerConfig | None = None) -> None:
+    def __init__(self, store: Store | ThreeVerbs, config: ListenerConfig | None = None) -> None:
         """Raises ConfigurationError for anything but a store, or a dead-letter store that is the store itself."""
-        if not isinstance(store, Store):
-            raise ConfigurationError(f"a listener listens to a Store, not to {store!r}")
+        listened = as_store(store, "what a listener listens to")
         self._config = ListenerConfig() if config is None else config
-        if self._config.dead_letter_store is store:
+        if self._config.dead_letter_store is listened:
             raise ConfigurationError(
-                f"store {name_of(store)!r} cannot be its own dead-letter store: what failed would come back for ever"
+                f"store {name_of(listened)!r} cannot be its own dead-letter store: what failed would come back for ever"
             )
-        self.store = store
-        self._name = name_of(store)
+        self.store = listened
+        self._name = name_of(listened)
         self._counts = Counts()
         self._service: Service | None = None
         self.start_over()

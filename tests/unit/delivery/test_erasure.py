@@ -166,11 +166,11 @@ def test_a_session_goes_on_once_its_failed_message_is_forgotten(database: str) -
 STEPS: dict[str, Callable[[PipelineStores], tuple[object, str]]] = {
     "the tombstone": lambda stores: (stores.ledger.tombstones, "begin"),
     "the work files": lambda stores: (work_files, "erase"),
-    "the message": lambda stores: (stores.store, "remove"),
-    "the failure": lambda stores: (stores.failures, "remove"),
-    "the dead letter": lambda stores: (stores.dead_letters, "remove"),
+    "the message": lambda stores: (stores.store.erasure, "remove"),
+    "the failure": lambda stores: (stores.failures.erasure, "remove"),
+    "the dead letter": lambda stores: (stores.dead_letters.erasure, "remove"),
     "the ledger": lambda stores: (stores.ledger, "remove"),
-    "the scrubbing": lambda stores: (stores.store, "scrub"),
+    "the scrubbing": lambda stores: (stores.store.erasure, "scrub"),
     "the end": lambda stores: (stores.ledger.tombstones, "finish"),
 }
 

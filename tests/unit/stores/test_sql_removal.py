@@ -63,7 +63,7 @@ def test_who_claims_it_at_the_same_time_keeps_it(store: SqlStore, engine: sa.Eng
     with ThreadPoolExecutor() as pool:
         with engine.connect() as claimer:
             claimer.execute(sa.text("update homing_orders set lock_token = 'claimed', time_next = 9000000000000000000"))
-            removal = pool.submit(store.remove, {number: "x"})
+            removal = pool.submit(store.erasure.remove, {number: "x"})
             wait([removal], timeout=1)  # it waits for whoever has the row
             claimer.commit()
         with pytest.raises(StillHeldError):

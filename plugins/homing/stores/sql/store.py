@@ -93,7 +93,7 @@ class SqlStore(PipelineStore):
     `Batches`, `SqlAccess`, `SqlErasure`.
     """
 
-    features = contract.STORE_FEATURES["sql"]
+    features = contract.STORE_KINDS["sql"].features
 
     def __init__(
         self,
