@@ -7,7 +7,7 @@ RUN apt-get update \
 WORKDIR /opt/homing
 COPY pyproject.toml constraints.txt README.md ./
 COPY plugins plugins
-RUN pip install --no-cache-dir -c constraints.txt -e ".[postgres,mysql,rabbitmq,azure]"
+RUN pip install --no-cache-dir -c constraints.txt -e ".[all]"
 COPY dags dags
 COPY spark_apps spark_apps
 

@@ -13,10 +13,10 @@ from chaos.inspection import Letter
 from chaos.story import Story
 from homing.failure import WORKER_CRASH
 from homing.store import CRASHED
-from homing.stores.sql.properties import Properties
+from homing.stores.sql.properties import SqlProperties
 
 #: So often a store hands a message out whose consumers die, unless it is told otherwise: and nobody tells it here.
-MAX_DELIVERIES = Properties.max_deliveries
+MAX_DELIVERIES = SqlProperties.max_deliveries
 # What the destination and the machine answer to a handler.
 _FAILURES = ("DestinationError", "OSError", "TimeoutError", "MemoryError")
 

@@ -312,11 +312,25 @@ GUARDS = (
         f"{_TAKEN_IN}test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source",
     ),
     guard(
+        "a message that a broker cannot put aside does not hold up those that it handed out before",
+        _INTAKE,
+        "    except StoreError as error:\n        if not group and",
+        "    except StoreUnavailableError as error:\n        if not group and",
+        f"{_NEIGHBOURS}test_a_message_that_its_broker_cannot_put_aside_uses_up_no_deliveries_of_those_before_it",
+    ),
+    guard(
         "messages that could not be taken in are released, not left to a lease that counts as a death",
         _INTAKE,
-        "    except BaseException:\n        _release(group, source)\n        raise\n",
-        "    except BaseException:\n        raise\n",
+        "        return _store(group, source, target)\n    except BaseException:\n        _release(group, source)\n",
+        "        return _store(group, source, target)\n    except BaseException:\n",
         f"{_TAKEN_IN}test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source",
+    ),
+    guard(
+        "what is in hand when an intake is interrupted is released",
+        _INTAKE,
+        "    except BaseException:\n        _release(group, source)\n        raise\n    return group\n",
+        "    except BaseException:\n        raise\n    return group\n",
+        f"{_TAKEN_IN}test_what_is_in_hand_when_the_taking_is_interrupted_is_released[memory]",
     ),
     guard(
         "another message of a known id is not taken for the one that is known",

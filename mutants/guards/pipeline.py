@@ -6,6 +6,7 @@ from mutants.guard import guard
 
 _CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "failure.py"
 _EXECUTION = "pipeline/execution.py"
+_HEADERS = "tests/unit/pipeline/test_headers_and_context.py::"
 _REPLAYS, _LISTENER = "tests/unit/pipeline/test_chain_replay.py::", "tests/unit/pipeline/test_replay_listener.py::"
 _FAILURES = "tests/unit/pipeline/test_chain_failures.py::"
 
@@ -88,12 +89,40 @@ GUARDS = (
         f"{_REPLAYS}test_replay_starts_from_the_original_content_with_the_original_id",
     ),
     guard(
+        "headers that a processor changed reach the destinations",
+        "pipeline/context.py",
+        "        twin._headers = self._headers\n",
+        "",
+        f"{_HEADERS}test_headers_changed_by_a_processor_reach_every_destination_and_the_result",
+    ),
+    guard(
+        "what a processor may set as a header, a store takes",
+        "pipeline/context.py",
+        "            written = accept_json({key: value})\n",
+        "            written = {key: value}\n",
+        f"{_HEADERS}test_a_header_that_no_store_takes_fails_the_processor_that_sets_it",
+    ),
+    guard(
+        "the context of a result shares nothing with the handlers",
+        _EXECUTION,
+        "        ctx.begin_attempt()  # so that",
+        "        # so that",
+        f"{_HEADERS}test_what_a_handler_still_holds_changes_nothing_in_the_context_of_the_result",
+    ),
+    guard(
+        "the error of a destination flow's own processor names the destination",
+        "pipeline/flows.py",
+        "            if self.destination:\n",
+        "            if False:\n",
+        "tests/unit/pipeline/test_chain_destinations.py::"
+        "test_error_of_an_own_processor_names_its_destination_which_others_may_share_it_with",
+    ),
+    guard(
         "what one destination's processors do, no other destination sees",
         "pipeline/flows.py",
-        "            own = ctx.copy()\n            try:\n                for processor in self.processors:\n"
-        "                    process(processor, own)\n            except Drop:\n                return",
-        "            try:\n                for processor in self.processors:\n"
-        "                    process(processor, own)\n            except Drop:\n                return",
+        "            own = ctx.copy()\n            try:\n                self._own.run(own)\n            except Drop:\n"
+        "                return",
+        "            try:\n                self._own.run(own)\n            except Drop:\n                return",
         "tests/unit/pipeline/test_chain_destinations.py::"
         "test_own_processors_work_on_the_copy_of_their_destination_only",
     ),

@@ -18,9 +18,9 @@ GUARDS = (
     ),
     guard(
         "an option that is in a URL twice is refused",
-        "stores/sql/driver_options.py",
-        "        if not isinstance(value, str) and name in allowed:\n",
-        "        if value is None:\n",
+        "stores/options.py",
+        "        if times > 1:\n",
+        "        if times > 9:\n",
         "tests/unit/stores/test_open_store.py::test_an_option_of_the_driver_that_is_there_twice_is_refused",
     ),
     guard(
@@ -33,15 +33,15 @@ GUARDS = (
     guard(
         "MariaDB's driver does not go on without TLS where it is required",
         _SQL,
-        'return url, {"ssl": _mysql_context(said)} if said or required else {}',
-        'return url, {"ssl": _mysql_context(said)} if said else {}',
+        'return url, {"ssl": _mysql_context(tls)} if said or required else {}',
+        'return url, {"ssl": _mysql_context(tls)} if said else {}',
         f"{_DATABASES}test_who_takes_tls_away_from_mariadb_hears_nothing",
     ),
     guard(
         "who is given an authority believes nobody else",
         _SQL,
-        'known = "true" if "ssl_ca" in said else "false"',
-        'known = "false"',
+        "known = tls.ssl_ca is not None",
+        "known = False",
         f"{_DATABASES}test_a_mariadb_that_cannot_prove_who_it_is_is_refused[other authority]",
     ),
     guard(

@@ -21,6 +21,22 @@ GUARDS = (
         f"{_URLS}test_a_password_with_an_at_sign_is_not_taken_for_the_host[a@geheim-postgresql]",
     ),
     guard(
+        "a URL is looked at before others take it apart, and quote it",
+        "stores/__init__.py",
+        "        _check_parts(url)\n        return url\n",
+        "        return url\n",
+        "tests/unit/airflow_parts/test_connection.py::"
+        "test_a_password_that_is_not_escaped_is_in_no_error_of_a_task_nor_of_a_dag_file[a[s3cret]b-postgresql]",
+        f"{_URLS}test_a_password_that_is_not_escaped_is_in_no_error_of_the_bus[a?geheim=1-postgresql]",
+    ),
+    guard(
+        "what Python says of a port, and quotes of it, is not shown",
+        "stores/rabbitmq/options.py",
+        "        _ = parts.port\n",
+        "",
+        f"{_URLS}test_a_password_without_a_host_is_in_no_traceback[user:geheim-amqp]",
+    ),
+    guard(
         "what SQLAlchemy says of a URL, and quotes of it, is not shown",
         "stores/sql/store.py",
         'such as sqlite:///inbox.db?store=orders") from None\n',

@@ -176,8 +176,9 @@ class CircuitOpenError(HomingError):
 class HandlerError(HomingError):
     """One handler failed on one message, after all the attempts its retry policy allows.
 
-    `handler` is its name, `attempts` how often it was tried, `snapshot` the context as a record at the point
-    of failure; `__cause__` is the exception the handler raised.
+    `handler` is its name, of a destination flow's own processor with its destination ("european of crm"), `attempts`
+    how often it was tried, `snapshot` the context as a record at the point of failure; `__cause__` is the exception the
+    handler raised.
     """
 
     def __init__(self, text: str, handler: str = "", attempts: int = 1, snapshot: dict[str, Any] | None = None) -> None:

@@ -47,8 +47,8 @@ class PipelineStore(Store):
     access: StoreAccess
 
     @abstractmethod
-    def has_due(self) -> bool:
-        """Whether a message can be claimed now, by any consumer."""
+    def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
+        """Whether a consumer could claim a message now; it can always tell."""
 
     # -- a batch -----------------------------------------------------------------------------------------------
 

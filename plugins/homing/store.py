@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from homing.errors import UnsupportedError
-from homing.message import ACKNOWLEDGED, Headers, Message
+from homing.message import ACKNOWLEDGED, AVAILABLE, Headers, Message
 
 # Abilities, as they appear in `store.features`.
 BULK = "bulk"  # store_many: durable, all or none, in bulk
@@ -272,6 +272,30 @@ class Store(ABC):
         """How many messages there are in each state."""
         raise self._lacks(COUNT)
 
+    def lengths(self) -> dict[str, int] | None:
+        """How many messages there are in each state of which the store can tell, as `count` where it has that ability;
+        None where it can tell of none."""
+        return self.count() if COUNT in self.features else None
+
+    def probe(self) -> dict[str, int] | None:
+        """As `lengths`, to find out whether the store answers: makes nothing. Raises StoreError when it does not."""
+        found = self.lengths()
+        if found is None:
+            self.has_due()
+        return found
+
+    def has_due(self, *, partitions: Collection[int] | None = None) -> bool | None:
+        """Whether a consumer could claim a message now; None where only claiming tells. Takes nothing.
+
+        `partitions`, as in `claim`, keeps to these.
+        """
+        if partitions is not None:
+            raise self._lacks(PARTITIONS)
+        counts = self.lengths()
+        if counts is not None:
+            return counts[AVAILABLE] > 0
+        return bool(self.browse(1, state=AVAILABLE)) if BROWSE in self.features else None
+
     def oldest_age(self) -> float | None:
         """For how many seconds the longest-waiting available message has been due; None when none is."""
         raise self._lacks(COUNT)
@@ -281,17 +305,20 @@ class Store(ABC):
         """Whether `wait` is told of a new message, rather than looking for it again and again."""
         return False
 
-    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
-        """Blocks until a message may be due, at most `timeout` seconds; False when there is still none, or when
-        `ended` says that nobody waits any more."""
+    def wait(
+        self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
+    ) -> bool:
+        """Blocks until a message may be due, in these partitions if they are given, at most `timeout` seconds; False
+        when there is still none, or when `ended` says that nobody waits any more."""
         raise self._lacks(WAKE_UP)
 
     def wake(self) -> None:
         """Has whoever is in `wait` ask its `ended` now."""
         raise self._lacks(WAKE_UP)
 
-    def due_in(self) -> float | None:
-        """In how many seconds a message may be due, 0 for now; None when none waits. Does not block."""
+    def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
+        """In how many seconds a message may be due, 0 for now; None when none waits. Does not block. `partitions`, as
+        in `claim`, keeps to these."""
         raise self._lacks(WAKE_UP)
 
     # -- housekeeping ------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ for open_it in (
     else:
         raise SystemExit("it opened")
 import homing.bus
-assert "azure" not in " ".join(name for name, module in sys.modules.items() if module is not None)
+assert not [name for name, module in sys.modules.items() if name.partition(".")[0] == "azure" and module is not None]
 print("fine")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

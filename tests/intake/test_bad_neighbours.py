@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from homing.delivery.intake import take_in
 from homing.errors import StoreError, StoreUnavailableError
 from homing.store import Store
 from homing.stores.sql import SqlStore
-from tests.intake.test_intake import take_all
+from tests.intake.test_intake import eventually, take_all
 from tests.rabbitmq_server import RabbitMQ, remove_store
 from tests.servers import MariaDB
 
@@ -285,3 +286,33 @@ def test_an_id_that_no_database_can_hold_is_dead_lettered_alone(
         assert take_all(source, target, 2) == 2
         assert {message.id for message in target.browse(10)} == {"before", "after"}
     assert set(dead_of(rabbitmq, broker_queue)) == {"nul\0", "x" * 250 + "\0"}
+
+
+def test_a_message_that_its_broker_cannot_put_aside_uses_up_no_deliveries_of_those_before_it(
+    rabbitmq: RabbitMQ, broker_queue: str, tmp_path: Path
+) -> None:
+    """It cannot be read, and whenever it is to go to the dead letters their queue has just been removed."""
+    url = f"{rabbitmq.url}?store={broker_queue}"
+    with ExitStack() as stack:
+        sources = [stack.enter_context(open_store(url)) for _ in range(8)]
+        for source in sources:
+            source.retrieve()  # connects
+            source.lengths()
+        sources[0].store_many([Message(f"m{n}", n) for n in range(3)])
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq.url)) as connection:
+            channel = connection.channel()
+            unreadable = pika.BasicProperties(message_id="bad", type="homing/json/1")
+            channel.confirm_delivery()
+            channel.basic_publish("", broker_queue, b"{", unreadable)
+            with open_target(f"sqlite:///{tmp_path}/target.db") as target:
+                for source in sources:
+                    if not target.browse(1):
+                        channel.queue_delete(f"{broker_queue}.dead")
+                    with suppress(StoreError):
+                        take_in(source, target, 100)
+                    source.close()
+
+                assert sorted(message.id for message in target.browse(10)) == ["m0", "m1", "m2"]
+    with open_store(f"{url}.dead") as dead:
+        assert eventually(dead.retrieve).id == "bad"
+        assert dead.retrieve() is None

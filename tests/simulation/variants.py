@@ -5,6 +5,7 @@ A variant turns round the order of two steps, or takes a guard away, and leaves 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ def note_the_frame_before_handing_it_over(patch: pytest.MonkeyPatch) -> None:
 
 def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
     """The lease of a job that takes long is not renewed."""
-    patch.setattr(jobs.LeaseKeeper, "_run", lambda self: self._stop.wait())
+    patch.setattr(jobs.LeaseKeeper, "_renew", lambda self: math.inf)
 
 
 def chunks_too_large(patch: pytest.MonkeyPatch) -> None:

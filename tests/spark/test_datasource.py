@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pyspark.errors import AnalysisException
 
+from homing import open_store
 from homing.spark import register
 from tests.spark.conftest import Numbers
 
@@ -77,3 +82,19 @@ def test_what_is_empty_is_stored_as_what_it_is(numbers: Numbers, kind: str, empt
 
     (message,) = numbers.stores.store.claim(1)
     assert message.content == content
+
+
+def test_a_session_that_registered_nothing_finds_the_source_by_itself(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/inbox.db?store=orders"
+    with open_store(url) as store:
+        ids = store.store_many([{"n": n} for n in range(5)])
+    program = f"""
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+waiting = spark.read.format("homing").option("url", {url!r}).load()
+print("found", sorted(row.id for row in waiting.where(waiting.id > {ids[1]!r}).select("id").collect()))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert f"found {ids[2:]}" in ended.stdout, ended.stderr

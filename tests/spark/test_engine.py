@@ -10,9 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Settlement, keep_books
+from homing.delivery.failures import group, read_failures
 from homing.errors import LeaseLostError, WorkDirError
-from homing.failure import WORKER_CRASH
+from homing.failure import WORKER_CRASH, read_record
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
+from homing.message import Message
 from homing.spark.dataframe_handlers import Watch
 from homing.spark.engine import Engine
 from homing.spark.jobs import survive_crashes
@@ -76,6 +78,47 @@ def test_a_failure_says_which_handler_and_why_and_shows_the_state_at_that_point(
     assert "spark_chain.py" in entry.error["stack"]
     assert entry.snapshot is not None
     assert entry.snapshot["content"]["doubled"] == 4
+
+
+def test_headers_a_processor_changed_reach_the_destinations_and_not_the_failure_record(numbers: Numbers) -> None:
+    store = numbers.stores.store
+    wanted = [
+        ("stamped", {"n": 0, "stamp": "a"}),
+        ("plain", {"n": 2}),
+        ("failed", {"n": 4, "stamp": "b", "fail": "crm"}),
+    ]
+    store.store_many([Message(name, content, headers={"plain": name}) for name, content in wanted])
+    batch = numbers.batch("run")
+    assert batch.claim(10) == 3
+
+    run_all(numbers, "run")
+
+    known = numbers.stores.ledger.entries(["stamped", "plain", "failed"])
+    assert {name: entries["lake"].result for name, entries in known.items()} == {
+        "stamped": "lake took 0 stamp=a",
+        "plain": "lake took 2 plain=plain",
+        "failed": "lake took 4 stamp=b",
+    }
+    snapshot = known["failed"]["crm"].snapshot
+    assert snapshot is not None
+    assert snapshot["headers"] == {"stamp": "b"}
+    assert batch.settle().failed == 1
+    (copy,) = numbers.stores.failures.browse(10)
+    assert read_record(copy.content).message.headers == {"plain": "failed"}
+
+
+def test_the_error_of_a_destinations_own_processor_names_the_destination(numbers: Numbers) -> None:
+    batch = numbers.claim("run", {"n": 2, "fail": "even"})
+    run_all(numbers, "run")
+    ((_, _, message_id),) = numbers.stores.ledger.unfinished("run")
+
+    error = numbers.stores.ledger.entries([message_id])[message_id]["crm"].error
+
+    assert error is not None
+    assert error["handler"] == "even of crm"
+    batch.settle()
+    (group_,) = group(read_failures(numbers.stores))
+    assert group_.name == "even of crm: ValueError"
 
 
 def test_a_replay_delivers_only_what_is_missing(numbers: Numbers, output: Path) -> None:

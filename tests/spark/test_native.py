@@ -227,6 +227,15 @@ def test_what_makes_a_dataframe_handler_fail_is_found_and_the_rest_goes_on(nativ
     assert in_archive(output) == [0, 2, 4, 6, 26]
 
 
+def test_the_error_of_a_destinations_own_processor_names_the_destination(natively: Numbers) -> None:
+    batch = natively.claim("run", {"n": 2, "amount": "1", "fail": "small"})
+    natively.run_all(batch)
+    ((_, _, message_id),) = natively.stores.ledger.unfinished("run")
+    entries = natively.stores.ledger.entries([message_id])[message_id]
+    named = {flow: entry.error["handler"] for flow, entry in entries.items() if entry.error is not None}
+    assert named == {"crm": "small of crm", "archive": "small of archive"}
+
+
 def test_handlers_for_messages_run_once_the_culprits_are_found_and_what_kills_in_them_is_found_too(
     natively: Numbers, sizes: list[int]
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from homing.store import ALL_FEATURES, STORE_KINDS
-from homing.stores.sql.properties import OPTION_NAMES, Properties
+from homing.stores.sql.properties import OPTION_NAMES, SqlProperties
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT = (_ROOT / "docs" / "stores.md").read_text()
@@ -37,7 +37,7 @@ def test_every_option_of_the_sql_stores_is_documented_with_its_default() -> None
     documented = {cells[0].strip("`"): cells[1] for cells in rows(part)[1:]}
 
     assert set(documented) == set(OPTION_NAMES)
-    for field in fields(Properties):
+    for field in fields(SqlProperties):
         assert type(field.default)(documented[field.name].strip("`")) == field.default, field.name
 
 
@@ -45,7 +45,8 @@ def test_every_transition_of_the_diagram_names_a_test_that_exists() -> None:
     diagram = re.findall(r"^    (\S+) --> (\S+): (.+)$", _TEXT, re.MULTILINE)
     part = _TEXT.partition("Each transition, and the test that shows it:")[2]
     table = rows(part)[1:]
-    sources = [path.read_text() for path in (_ROOT / "tests").rglob("test_*.py")]
+    suite = (_ROOT / "plugins" / "homing" / "testing").glob("*.py")
+    sources = [path.read_text() for path in (*(_ROOT / "tests").rglob("test_*.py"), *suite)]
 
     drawn = {(a.replace("[*]", ""), b.replace("[*]", ""), how) for a, b, how in diagram}
     assert drawn == {(cells[0], cells[1], cells[2]) for cells in table}

@@ -33,6 +33,7 @@ def found_by_airflow(folder: Path, airflow_home: Path) -> set[Path]:
 
 def test_airflow_finds_no_module_of_ours_below_plugins(tmp_path: Path) -> None:
     assert list(PLUGINS.glob("homing/**/*.py"))
+    assert list(PLUGINS.glob("pyspark_homing/*.py"))
 
     assert found_by_airflow(PLUGINS, tmp_path) == set()
 

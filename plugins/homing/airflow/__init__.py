@@ -6,8 +6,9 @@ Names are loaded on first use: Airflow reads this package's provider information
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from homing.extras import load_name
 
 if TYPE_CHECKING:
     from homing.airflow.callbacks import dead_letter_callback
@@ -69,6 +70,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return load_name(__name__, _MODULES, name, extra="airflow", package="airflow")

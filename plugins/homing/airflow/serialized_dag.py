@@ -75,5 +75,8 @@ def is_public(store: str) -> bool:
         return False  # what it stands for on another machine is another matter
     if "://" not in store:
         return True
-    url = urlsplit(store)
+    try:
+        url = urlsplit(store)
+    except ValueError:  # whose text quotes the URL
+        return False
     return url.scheme in _FILE_SCHEMES and not url.netloc

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from homing.binding import bind
 from homing.errors import BindingError, UnstorableContentError
 from homing.invocation.content_copy import accept, accept_json, clone, is_mutable
-from homing.message import Encoded, Message, encode, encode_accepted, encode_json
+from homing.message import Encoded, Message, encode, encode_accepted, encode_headers, encode_json
 
 T = TypeVar("T")
 
@@ -16,26 +16,28 @@ _UNSET: Any = object()
 
 
 class MessageContext:
-    """One message on its way: the original, its content as it is now, and properties.
+    """One message on its way: the original, its content and headers as they are now, and properties.
 
-    What a handler gets from here is its own: changing a content or a property value in place changes it for
-    no other handler. Content changes by what a transformer returns, properties by `set_property`. Not shared
-    between threads: every destination gets a `copy()`.
+    What a handler gets from here is its own: changing a content, a header or a property value in place changes it for
+    no other handler. Content changes by what a transformer returns, headers by `set_header`, properties by
+    `set_property`. Not shared between threads: every destination gets a `copy()`.
     """
 
-    __slots__ = ("_content", "_message", "_properties", "_shown_content", "_shown_message")
+    __slots__ = ("_content", "_headers", "_message", "_properties", "_shown_content", "_shown_message")
 
     def __init__(self, message: Message, properties: Mapping[str, Any] | None = None, *, content: Any = _UNSET) -> None:
         """`content` is the content as processed so far, where that is not the message's own."""
         self._message = message
         self._content = message.content if content is _UNSET else content
+        # None as long as they are the message's own, as they are for most: so the others cost no copy.
+        self._headers: dict[str, Any] | None = None
         self._properties: dict[str, Any] = clone(dict(properties)) if properties else {}
         self._shown_content: Any = _UNSET
         self._shown_message: Message | None = None
 
     @property
     def message(self) -> Message:
-        """The message as it entered the chain, whatever has been done to its content since."""
+        """The message as it entered the chain, whatever has been done to its content and headers since."""
         if self._shown_message is None:
             self._shown_message = _detached(self._message)
         return self._shown_message
@@ -53,6 +55,37 @@ class MessageContext:
     def get_id(self) -> str:
         """The id of the message."""
         return self._message.id
+
+    def get_headers(self) -> dict[str, Any]:
+        """A copy of the headers as they are now."""
+        return cast("dict[str, Any]", clone(dict(self._current_headers)))
+
+    def get_header(self, key: str, default: Any = _UNSET) -> Any:
+        """A copy of a header, or `default` when there is none; without a default, that raises KeyError."""
+        headers = self._current_headers
+        if key in headers:
+            return clone(headers[key])
+        if default is _UNSET:
+            raise self._has_no("header", key, headers)
+        return default
+
+    def set_header(self, key: str, value: Any) -> None:
+        """Gives the message this header from here on; the failure record keeps the original ones for a replay.
+
+        Raises UnstorableContentError for what no store takes as a header.
+        """
+        try:
+            written = accept_json({key: value})
+        except UnstorableContentError as error:
+            raise UnstorableContentError(f"cannot set the header {key!r:.60}: {error}") from error
+        self._headers = {**self._current_headers, **written}
+
+    def remove_header(self, key: str) -> None:
+        """Takes a header off the message; raises KeyError when there is none."""
+        headers = self._current_headers
+        if key not in headers:
+            raise self._has_no("header", key, headers)
+        self._headers = {name: value for name, value in headers.items() if name != key}
 
     def set_property(self, key: str, value: Any) -> None:
         """Keeps a copy of a JSON value for the handlers after this one.
@@ -72,7 +105,7 @@ class MessageContext:
         if key in self._properties:
             return clone(self._properties[key])
         if default is _UNSET:
-            raise self._has_no(key)
+            raise self._has_no("property", key, self._properties)
         return default
 
     def get_property_with_type(self, key: str, kind: type[T]) -> T:
@@ -90,7 +123,7 @@ class MessageContext:
     def remove_property(self, key: str) -> None:
         """Removes a property; raises KeyError when it is not set."""
         if self._properties.pop(key, _UNSET) is _UNSET:
-            raise self._has_no(key)
+            raise self._has_no("property", key, self._properties)
 
     def to_record(self) -> dict[str, Any]:
         """The context as a JSON object, to look at: id, content, headers, properties. Bytes become base64."""
@@ -101,15 +134,16 @@ class MessageContext:
         return {
             "id": self._message.id,
             "content": clone(content),
-            "headers": clone(dict(self._message.headers)),
+            "headers": self.get_headers(),
             "properties": clone(self._properties),
         }
 
     def copy(self) -> MessageContext:
         """An independent context in the same state. Cheap: content is copied on first access."""
         twin = MessageContext(self._message, content=self._content)
-        # Property values are only ever replaced, never changed in place, so the two may share them.
+        # The values of properties and headers are only ever replaced, never changed in place, so they are shared.
         twin._properties = self._properties.copy()
+        twin._headers = self._headers
         return twin
 
     def begin_attempt(self) -> None:
@@ -130,23 +164,36 @@ class MessageContext:
         """Content and properties as they travel to another process; both were looked at when they came in here."""
         return encode_accepted(self._content), encode_json(self._properties) if self._properties else "{}"
 
-    def processed_message(self) -> Message:
-        """The message with the content as it is now."""
-        return _with_content(self._message, self._content)
+    @property
+    def has_new_headers(self) -> bool:
+        """Whether a processor has changed the headers."""
+        return self._headers is not None
 
-    def _has_no(self, key: str) -> KeyError:
-        there = ", ".join(sorted(self._properties)) or "none"
-        return KeyError(f"message {self._message.id} has no property {key!r}; set are: {there}")
+    def write_headers(self) -> str | None:
+        """The headers as they are now, as they travel to another process; None for none."""
+        return encode_headers(self._current_headers)
+
+    def processed_message(self) -> Message:
+        """The message with the content and the headers as they are now."""
+        return _with(self._message, self._content, self._current_headers)
+
+    @property
+    def _current_headers(self) -> Mapping[str, Any]:
+        return self._message.headers if self._headers is None else self._headers
+
+    def _has_no(self, what: str, key: str, there: Mapping[str, Any]) -> KeyError:
+        names = ", ".join(sorted(there)) or "none"
+        return KeyError(f"message {self._message.id} has no {what} {key!r}; set are: {names}")
 
 
 def _detached(message: Message) -> Message:
     if not message.headers and not is_mutable(message.content):
         return message
-    return _with_content(message, message.content)
+    return _with(message, message.content, message.headers)
 
 
-def _with_content(message: Message, content: Any) -> Message:
+def _with(message: Message, content: Any, headers: Mapping[str, Any]) -> Message:
     # What dataclasses.replace does, at a tenth of its price, which every message pays.
     twin = object.__new__(Message)
-    twin.__dict__.update(message.__dict__, content=clone(content), headers=clone(dict(message.headers)))
+    twin.__dict__.update(message.__dict__, content=clone(content), headers=clone(dict(headers)))
     return twin

@@ -60,7 +60,8 @@ class Execution:
                 # Two routers may reach the same destination; then the second is known by its router.
                 results[flow if delivery.destination in results else delivery.destination] = delivery.result
         deliveries = tuple(delivery for _, delivery in self.deliveries)
-        return ExecutionResult(ctx.processed_message(), results, deliveries, self.dropped)
+        ctx.begin_attempt()  # so that the caller shares nothing with the handlers
+        return ExecutionResult(ctx.processed_message(), results, deliveries, self.dropped, context=ctx)
 
     def record(self, chain: str, batch_id: str | None, ref: MessageRef | None = None) -> dict[str, Any]:
         """The failure record, if something failed."""

@@ -24,14 +24,28 @@ _ROUTED = 100
 
 @dataclass(frozen=True)
 class SourceFlow:
-    """The processors every message goes through, in order, before any destination."""
+    """The processors every message goes through, in order, before any destination; or those of one destination flow,
+    which work for that `destination`."""
 
     processors: tuple[Handler, ...] = ()
+    destination: str = ""
 
     def run(self, ctx: MessageContext) -> None:
-        """Runs them all on `ctx`. Raises Drop, or the HandlerError of the one that failed."""
-        for processor in self.processors:
-            process(processor, ctx)
+        """Runs them all on `ctx`. Raises Drop, or the HandlerError of the one that failed, which names the destination
+        that it works for: two flows may have the same processor."""
+        try:
+            for processor in self.processors:
+                process(processor, ctx)
+        except HandlerError as error:
+            if self.destination:
+                error.args = (f"destination {self.destination!r}: {error}",)
+                error.handler = name_processor(error.handler, self.destination)
+            raise
+
+
+def name_processor(handler: str, destination: str) -> str:
+    """What a destination flow's own processor is called in errors."""
+    return f"{handler} of {destination}"
 
 
 @dataclass(frozen=True)
@@ -56,8 +70,7 @@ class DestinationFlow:
             # Without any, the copies that every attempt of the destination gets are enough.
             own = ctx.copy()
             try:
-                for processor in self.processors:
-                    process(processor, own)
+                self._own.run(own)
             except Drop:
                 return Delivery(self.name, FILTERED)
         if self.destination.batch is None:
@@ -68,6 +81,10 @@ class DestinationFlow:
     def batch(self) -> int:
         """How many messages are worth delivering at once."""
         return self.destination.batch or 1
+
+    @property
+    def _own(self) -> SourceFlow:
+        return SourceFlow(self.processors, self.name)
 
     def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
         """Delivers each as `deliver` does, in batches where the destination takes them; blocking.
@@ -81,8 +98,7 @@ class DestinationFlow:
                 continue
             own = ctx.copy()
             try:
-                for processor in self.processors:
-                    process(processor, own)
+                self._own.run(own)
             except Drop:
                 yield place, Delivery(self.name, FILTERED)
             except HandlerError as error:

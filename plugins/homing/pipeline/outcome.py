@@ -11,6 +11,7 @@ from typing import Any
 from homing.errors import HandlerError, HandlersFailedError
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.message import Message
+from homing.pipeline.context import MessageContext
 
 # The states of a delivery that did not fail. All three are final: a replay skips them.
 DELIVERED = "delivered"
@@ -45,14 +46,16 @@ Ended = Delivery | HandlerError
 class ExecutionResult:
     """A message that went all the way, or was dropped by a rule its author wrote.
 
-    `message` carries the content as the source flow left it. `destination_results` maps each destination that
-    delivered in this execution to what it returned. `dropped` is the reason when the source flow dropped it.
+    `message` carries the content and headers as the source flow left them, and `context` also the properties; what a
+    destination flow's own processors changed stays with their destination. `destination_results` maps each destination
+    that delivered in this execution to what it returned. `dropped` is the reason when the source flow dropped it.
     """
 
     message: Message
     destination_results: dict[str, Any]
     deliveries: tuple[Delivery, ...] = ()
     dropped: str | None = None
+    context: MessageContext = field(kw_only=True, compare=False, repr=False)
 
 
 class ExecutionError(HandlersFailedError):

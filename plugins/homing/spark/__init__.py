@@ -5,8 +5,9 @@ Names are loaded on first use: importing `homing.spark.submit` to start a job do
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from homing.extras import load_name
 
 if TYPE_CHECKING:
     from homing.spark.datasource import HomingDataSource, register
@@ -18,6 +19,4 @@ __all__ = ["HomingDataSource", "parquet_lake", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return load_name(__name__, _MODULES, name, extra="spark", package="pyspark")

@@ -28,8 +28,8 @@ from homing.invocation.invalid_return import fault_of
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import Drop
-from homing.pipeline.flows import DestinationFlow
-from homing.pipeline.handlers import Handler
+from homing.pipeline.flows import DestinationFlow, name_processor
+from homing.pipeline.handlers import PROCESSORS, Handler
 from homing.spark import dataframe_handlers
 from homing.spark.bisection import Bisection
 from homing.spark.error_kinds import is_crash, is_fault
@@ -344,6 +344,8 @@ class WholeBatch:
 
     def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
+        if flow != SOURCE_FLOW and any(name == handler.name for handler in handlers if handler.kind in PROCESSORS):
+            name = name_processor(name, flow)
         log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
         said = error_info(WORKER_CRASH, str(error), name) if is_crash(error) else describe(error, name, 1)
         self._record([head.entry(flow, FAILED, error=said)])

@@ -18,14 +18,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from homing.spark.columns import STORED_DDL
-from homing.spark.reader import StoreReader
+from homing.spark.reader import FilteringStoreReader
 from homing.spark.stream_reader import StoreStreamReader
 from homing.spark.writer import StoreStreamWriter, StoreWriter
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("homing")` known to this session."""
-    # Spark refuses a source that can filter unless it is told to let it.
+    """Makes `format("homing")` known to this session, with a reader that has the database filter."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(HomingDataSource)
 
@@ -43,7 +42,7 @@ class HomingDataSource(DataSource):
         return STORED_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StoreReader(dict(self.options))
+        return FilteringStoreReader(dict(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return StoreStreamReader(dict(self.options))

@@ -69,11 +69,6 @@ class StoreReader(DataSourceReader):
         self._parts = number(options, "partitions", _DEFAULT_PARTITIONS) or 1
         self._conditions: tuple[Condition, ...] = ()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Has the database leave out what it can. Spark looks again: it is the one who knows how texts compare."""
-        self._conditions = tuple(filter(None, map(as_condition, filters)))
-        return filters
-
     def partitions(self) -> Sequence[InputPartition]:
         with self._place.open_sql("cannot be read by Spark") as store:
             if self._batch_id:
@@ -88,6 +83,15 @@ class StoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):  # Spark makes another of no partitions at all
             yield from (page.batch for page in read_range(self._place, partition, self._which))
+
+
+class FilteringStoreReader(StoreReader):
+    """The same, for sessions in which `spark.sql.python.filterPushdown.enabled` is set: Spark refuses it elsewhere."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Has the database leave out what it can. Spark looks again: it is the one who knows how texts compare."""
+        self._conditions = tuple(filter(None, map(as_condition, filters)))
+        return filters
 
 
 def read_range(place: Place, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:

@@ -7,7 +7,7 @@ step are about the infrastructure, such as a database that is away or a lease th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -118,7 +118,7 @@ def go_on(
     processors = chain.source.processors if flow_name == SOURCE_FLOW else _flow(chain, flow_name).processors
     left_out = DROPPED if flow_name == SOURCE_FLOW else FILTERED
     with task.recorder() as recorder:
-        leg = Leg(SourceFlow(processors[start:stop]), flow_name, left_out, recorder)
+        leg = Leg(SourceFlow(processors[start:stop], flow_name), flow_name, left_out, recorder)
         for batch in batches:
             messages = list(rows_of(batch))
             # The plan left out what a worker died of, unless the crash was in this very flow.
@@ -173,6 +173,8 @@ class Left:
     def __init__(self) -> None:
         self.places: list[int] = []
         self.written: dict[str, list[str]] = {"message": [], "encoding": [], "properties": []}
+        #: The headers that processors changed, by place.
+        self.headers: dict[int, str | None] = {}
         #: The rows of messages, where those that were read recorded their failures, by place.
         self.instead: dict[int, Row] = {}
         self._weight = 0
@@ -189,6 +191,9 @@ class Left:
         self.written["encoding"].append(encoded.encoding)
         self.written["properties"].append(properties)
         self._weight += len(encoded.body) + len(properties)
+        if context.has_new_headers:
+            headers = self.headers[place] = context.write_headers()
+            self._weight += len(headers or "")
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is left of this batch, with the contents and properties as they are now."""
@@ -196,10 +201,14 @@ class Left:
         if self.instead:
             instead = [self.instead.get(place, row) for place, row in zip(self.places, rows_of(rest), strict=True)]
             rest = to_batch(instead, STORED)
+        written: dict[str, Sequence[str | None]] = {**self.written}
+        if self.headers:
+            kept = zip(self.places, rest.column("headers").to_pylist(), strict=True)
+            written["headers"] = [self.headers.get(place, headers) for place, headers in kept]
         # The other columns stay as they are: most are empty, and making Python objects of them costs the most.
         columns = [
-            pa.array(self.written[field.name], field.type)
-            if field.name in self.written
+            pa.array(written[field.name], field.type)
+            if field.name in written
             else rest.column(field.name).cast(field.type)
             for field in PROCESSED_COLUMNS
         ]

@@ -34,7 +34,6 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     """
     url = resolve_url(url)
     check_scheme(url)
-    _check_parts(url)
     scheme = _scheme(url)
     if read_only and scheme not in _SQL:
         raise UnsupportedError(f"a store of {scheme}:// cannot be opened read-only; SQL stores can")
@@ -80,8 +79,8 @@ def _opener(scheme: str) -> Callable[..., Any]:
 def _check_parts(url: str) -> None:
     """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
     would call a part of the password a port or an option, and say so."""
-    if _scheme(url) == "sqlite":
-        return  # a path
+    if _scheme(url) == "sqlite" or not _SCHEME.fullmatch(_scheme(url)):
+        return  # a path; a connection string, or nothing that has parts
     place, *behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)
     # A database's password ends at the first @, a broker's at the last.
     misread = place.count("@") > 1 and _scheme(url) in _SQL
@@ -103,15 +102,20 @@ def _scheme(url: str) -> str:
 
 
 def resolve_url(url: str) -> str:
-    """The URL itself, where `env:NAME` was given instead of it."""
+    """The URL itself, where `env:NAME` was given instead of it.
+
+    Raises ConfigurationError, which repeats nothing, for a URL that cannot be taken apart.
+    """
     if not isinstance(url, str) or not url:
         raise ConfigurationError(
             f"a store URL is a text such as sqlite:///inbox.db?store=orders, not a {type(url).__name__}"
         )
     if not url.startswith("env:"):
+        _check_parts(url)
         return url
     variable = url[len("env:") :]
     value = os.environ.get(variable)
     if not value:
         raise ConfigurationError(f"the store is to be found in the environment variable {variable}, which is not set")
+    _check_parts(value)
     return value

@@ -14,16 +14,8 @@ from pathlib import Path
 
 from homing.errors import ConfigurationError
 
-_FLAGS = {"true": True, "false": False}
 # What a server says to a client whose certificate it does not take: OpenSSL's names for TLS's alerts.
 _ALERTS = ("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE", "ALERT_ACCESS_DENIED")
-
-
-def read_flag(name: str, text: object) -> bool:
-    """`true` or `false` of a URL; raises ConfigurationError."""
-    if not isinstance(text, str) or text not in _FLAGS:
-        raise ConfigurationError(f"the store option {name} is true or false, not {text!r:.60}")
-    return _FLAGS[text]
 
 
 def client_context(

@@ -46,6 +46,8 @@ def even(messages: DataFrame) -> DataFrame:
 
 @message_filter
 def small(ctx: MessageContext) -> bool:
+    if ctx.get_content().get("fail") == "small":
+        raise ValueError("no size")
     return bool(ctx.get_content()["n"] < 100)
 
 

@@ -25,11 +25,16 @@ def numbered(ctx: MessageContext) -> dict[str, object]:
     if content.get("drop_late"):
         raise Drop("too late")
     ctx.set_property("seen_by", "numbered")
+    if content.get("stamp"):
+        ctx.set_header("stamp", content["stamp"])
+        ctx.remove_header("plain")
     return {**content, "doubled": content["n"] * 2}
 
 
 @message_filter
 def even(ctx: MessageContext) -> bool:
+    if ctx.get_content().get("fail") == "even" and not Path(os.environ["SPARK_CHAIN_OUT"], "mended").exists():
+        raise ValueError("neither odd nor even")
     return bool(ctx.get_content()["n"] % 2 == 0)
 
 
@@ -67,7 +72,7 @@ def deliver(name: str, ctx: MessageContext) -> str:
         raise ConnectionError(f"{name} is down")
     with (folder / f"{name}-{os.getpid()}").open("a") as file:
         file.write(f"{content['n']} {content['doubled']} {ctx.get_property('seen_by')}\n")
-    return f"{name} took {content['n']}"
+    return f"{name} took {content['n']}" + "".join(f" {key}={value}" for key, value in ctx.get_headers().items())
 
 
 @destination

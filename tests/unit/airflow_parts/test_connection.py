@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from homing.airflow import StoreHook
 from homing.airflow.hooks.connection import SCHEMES, url_of
 from homing.airflow.hooks.store import find_public_url, find_url
 from homing.airflow.provider_info import get_provider_info
+from homing.airflow.serialized_dag import is_public
 from homing.errors import ConfigurationError
 from homing.stores import check_scheme
 from tests.rabbitmq_server import RabbitMQ, remove_store
@@ -53,6 +55,18 @@ def test_a_form_that_names_no_store_is_refused(fields: dict[str, Any], error: st
         url_of(connection(**fields))
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "amqp", "servicebus", "foo"])
+@pytest.mark.parametrize("password", ["[s3cret", "a[s3cret]b", "s3cret/", "a#s3cret"])
+def test_a_password_that_is_not_escaped_is_in_no_error_of_a_task_nor_of_a_dag_file(scheme: str, password: str) -> None:
+    """Python's own error about such a URL quotes it."""
+    url = f"{scheme}://me:{password}@host/db"
+
+    assert not is_public(url)
+    with pytest.raises(ConfigurationError) as caught:
+        find_url(url)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.mark.parametrize("kind", ["postgres", "http", "generic", ""])
 def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(kind: str) -> None:
     theirs = Connection(conn_id="theirs", conn_type=kind, password="sqlite:////s3cret.db?store=x")  # noqa: S106
@@ -64,7 +78,7 @@ def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(
 
 
 def test_a_connection_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
+    with pytest.raises(ConfigurationError, match="there is no Airflow connection 'nobody'"):
         find_url("nobody")
 
 

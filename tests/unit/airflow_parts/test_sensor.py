@@ -14,7 +14,6 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from homing import Message, open_store
 from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
-from homing.airflow.asking import has_due
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
 from homing.stores.sql import SqlStore
@@ -129,16 +128,16 @@ def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
     spec: PipelineSpec, stores: PipelineStores, broker_url: str
 ) -> None:
     with open_store(broker_url) as broker:
-        assert has_due(broker) is False
+        assert broker.has_due() is False
         broker.store(Message("m", {"number": 1}, headers={"traceparent": "00-abc-def-01"}))
-        assert has_due(broker) is True
+        assert broker.has_due() is True
         sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=broker_url))
 
         assert sensor.execute(context()) == {"batch": "orders/run", "messages": 1}
 
         (message,) = stores.store.browse()
         assert (message.id, message.content, message.headers["traceparent"]) == ("m", {"number": 1}, "00-abc-def-01")
-        assert has_due(broker) is False
+        assert broker.has_due() is False
 
 
 def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineSpec, stores: PipelineStores) -> None:
@@ -151,7 +150,7 @@ def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineSpec, stores: Pipe
 
         assert sensor.execute(context())["messages"] == 1
 
-        assert has_due(broker) is True
+        assert broker.has_due() is True
 
 
 @pytest.mark.services
@@ -160,10 +159,10 @@ def test_what_is_due_behind_many_that_are_not_is_seen(servicebus: ServiceBusServ
     later = datetime.now(timezone.utc) + timedelta(hours=1)
     with open_store(f"{servicebus.url}?store=scheduled_first") as broker:
         broker.store_many([Message(f"m{n}", n, scheduled_at=later) for n in range(250)])
-        assert has_due(broker) is False
+        assert broker.has_due() is False
         broker.store("now")
 
-        assert has_due(broker) is True
+        assert broker.has_due() is True
 
 
 def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:
@@ -269,7 +268,7 @@ def test_a_scheduled_message_is_noticed_when_it_is_due_and_not_at_the_next_look(
 def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
     urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.airflow.triggers.store.has_due", lambda store: None)
+    monkeypatch.setattr(SqlStore, "has_due", lambda store: None)
     monkeypatch.setattr("homing.airflow.triggers.store.TRY_EVERY", 0.2)
     began = time.monotonic()
 

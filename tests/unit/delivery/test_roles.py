@@ -435,16 +435,6 @@ def test_tables_that_are_missing_are_a_fault_that_names_homing_init(bare: Site) 
     assert not isinstance(raised.value, StoreUnavailableError)
 
 
-def test_tables_of_an_older_version_are_one_too(site: Site) -> None:
-    site.execute("owner", "UPDATE homing__tables SET version = 3 WHERE name = 'homing_orders__ledger'")
-
-    with site.pipeline("consumer") as pipeline, pytest.raises(NotPermittedError, match="homing init"):
-        pipeline.batch("run").claim(1)
-    assert site.homing("owner", "init").code == 0
-    with site.pipeline("consumer") as pipeline:
-        assert pipeline.batch("run").claim(1) == 0
-
-
 def test_the_statements_of_a_dry_run_make_the_tables(bare: Site) -> None:
     bare.options = "&acknowledged=archived"
     answer = bare.homing("owner", "init", "--dry-run")
@@ -454,7 +444,7 @@ def test_the_statements_of_a_dry_run_make_the_tables(bare: Site) -> None:
         connection.connection.driver_connection.execute(answer.out)  # type: ignore[union-attr]
     engine.dispose()
 
-    assert bare.homing("owner", "init").out == "nothing\n"
+    assert bare.homing("owner", "init").out == "no results\n"
     for role in ROLES:
         bare.grant(role)
     with bare.pipeline("consumer") as pipeline:
@@ -467,7 +457,7 @@ def test_the_second_init_has_nothing_to_do_and_leaves_no_record(site: Site) -> N
 
     answer = site.homing("owner", "init")
 
-    assert (answer.code, answer.out) == (0, "nothing\n")
+    assert (answer.code, answer.out) == (0, "no results\n")
     assert site.execute("owner", "SELECT count(*) FROM homing_orders__operations") == before
 
 

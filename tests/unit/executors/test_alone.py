@@ -17,7 +17,8 @@ import pytest
 
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.work_files import LocalFiles, WorkDir
-from homing.failure import WORKER_CRASH
+from homing.failure import WORKER_CRASH, read_record
+from homing.message import Message
 from homing.spark import jobs, local_engine, steps
 from homing.spark.jobs import DEAD_LETTER_STORE, STORE
 
@@ -109,6 +110,33 @@ def test_every_message_of_a_small_batch_comes_to_the_end_it_would_on_spark(
     settled = batch.settle()
     assert (settled.acknowledged, settled.dropped, settled.failed) == (2, 1, 2)
     assert keep_books(stores, FLOWS).balanced
+
+
+def test_headers_a_processor_changed_reach_the_destinations_and_an_own_processors_error_names_its_destination(
+    arguments: list[str], stores: PipelineStores, tmp_path: Path
+) -> None:
+    module = MODULE.replace("order: dict) -> dict:", "order: dict, ctx: MessageContext) -> dict:")
+    module = module.replace("import HandlerChain,", "import HandlerChain, MessageContext, message_filter as own,")
+    module = module.replace("    return {**order,", '    ctx.set_header("stamp", order["n"])\n    return {**order,')
+    module = module.replace("def lake(order: dict):", "def lake(order: dict, ctx: MessageContext):")
+    module = module.replace('("lake", order["n"])', '("lake", tuple(sorted(ctx.get_headers().items())))')
+    module = module.replace("[lake, crm]", "[lake, ([own(lambda order: 1 / 0, name='ratio')], crm)]")
+    (tmp_path / "orders_alone.py").write_text(module)
+    stores.store.store_many([Message("m", {"n": 3}, headers={"trace": "t"})])
+    batch = Batch(stores, "run", FLOWS, chain="orders")
+    assert batch.claim(10) == 1
+
+    work_dir = ["--work-dir", str(tmp_path / "work")]
+    assert jobs.process_main([*arguments, *work_dir]) == 0
+    for flow in FLOWS:
+        assert jobs.deliver_main([*arguments, *work_dir, "--flow", flow]) == 0
+
+    assert list(made()) == [("lake", (("stamp", 3), ("trace", "t")))]
+    assert batch.settle().failed == 1
+    (copy,) = stores.failures.browse(10)
+    record = read_record(copy.content)
+    assert record.errors["crm"]["handler"] == "ratio of crm"
+    assert record.message.headers == {"trace": "t"}
 
 
 def test_a_delivery_whose_work_directory_is_gone_runs_the_source_flow_itself(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from homing import Message, Retry, RetryPolicy, open_store
+from homing.errors import LeaseLostError
 from homing.message import ACKNOWLEDGED, AVAILABLE
 
 
@@ -163,6 +164,39 @@ def test_two_messages_of_one_id_are_both_dead_lettered(
         for listener in listeners:
             listener.graceful_stop()
     assert dead.count()[AVAILABLE] == 2
+
+
+def test_two_messages_of_one_id_of_stores_that_nothing_outlives_are_both_dead_lettered(listen: Any, until: Any) -> None:
+    with open_store("memory://one") as one, open_store("memory://other") as other, open_store("memory://both") as dead:
+        listeners = []
+        for source in (one, other):
+            source.store("bad", id="m1")
+            listeners.append(listen(source, Failing(), max_retries=0, dead_letter_store=dead))
+        until(lambda: sum(listener.metrics().dead_lettered for listener in listeners) == 2)
+        for listener in listeners:
+            listener.graceful_stop()
+        assert dead.count()[AVAILABLE] == 2
+
+
+def test_a_message_that_comes_again_after_it_was_dead_lettered_is_one_dead_letter(
+    listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store("memory://again") as source, open_store("memory://again-dead") as dead:
+        acknowledge, lost = source.acknowledge, list[Any]()
+
+        def lose_the_first(message: Any, success: bool = True) -> None:
+            lost.append(message)
+            acknowledge(message, success=success and len(lost) > 1)
+            if len(lost) == 1:
+                raise LeaseLostError("another consumer has it by now")
+
+        monkeypatch.setattr(source, "acknowledge", lose_the_first)
+        source.store("bad")
+        listener = listen(source, Failing(), max_retries=0, dead_letter_store=dead)
+        until(lambda: listener.metrics().dead_lettered == 1)
+        listener.graceful_stop()
+        assert len(lost) == 2
+        assert dead.count()[AVAILABLE] == 1
 
 
 def test_without_dead_letter_store_the_message_is_acknowledged_with_failure(

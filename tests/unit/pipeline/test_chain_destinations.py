@@ -131,11 +131,11 @@ def test_failing_own_processor_is_a_failure_of_that_destination_only() -> None:
         raise ValueError("no rate")
 
     chain = HandlerChain("chain", destinations_flow=[([broken], crm), lake])
-    with chain, pytest.raises(ExecutionError, match="broken: ValueError: no rate") as failure:
+    with chain, pytest.raises(ExecutionError, match="broken of crm: ValueError: no rate") as failure:
         chain.execute(1)
     record = failure.value.message.content
     assert list(record["errors"]) == ["crm"]
-    assert record["errors"]["crm"]["handler"] == "broken"
+    assert record["errors"]["crm"]["handler"] == "broken of crm"
     assert record["done"] == {"lake": ["lake", 1]}
 
 
@@ -341,3 +341,35 @@ def test_destination_router_that_raises_is_a_failure(failure_store: Any) -> None
     with pytest.raises(ExecutionError, match="lost: LookupError: no such region"):
         chain.execute(1)
     assert len(failure_store.messages) == 1
+
+
+@transformer
+def priceless(ctx: MessageContext) -> Any:
+    raise ValueError("no rate")
+
+
+@destination_router
+def to_crm(ctx: MessageContext) -> Any:
+    return [priceless], crm
+
+
+@destination(batch=5)
+def many(contents: list[MessageContext]) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("flow", "name", "reached"),
+    [(([priceless], crm), "crm", "crm"), (to_crm, "to_crm", "crm"), (([priceless], many), "many", "many")],
+)
+def test_error_of_an_own_processor_names_its_destination_which_others_may_share_it_with(
+    flow: Any, name: str, reached: str
+) -> None:
+    with HandlerChain("chain", destinations_flow=[flow, lake]) as chain:
+        with pytest.raises(ExecutionError, match=f"priceless of {reached}: ValueError: no rate") as failure:
+            chain.execute(1)
+        (error,) = failure.value.errors
+        many_at_once = [ended for _, ended in chain.flows[0].deliver_many([MessageContext(Message("m1", 1))])]
+    assert failure.value.message.content["errors"][name]["handler"] == f"priceless of {reached}"
+    assert str(error).startswith(f"destination {reached!r}: transformer 'priceless' failed on message ")
+    assert [getattr(ended, "handler", None) for ended in many_at_once] == [f"priceless of {reached}"]

@@ -149,3 +149,58 @@ def test_record_is_a_copy() -> None:
     record["properties"]["list"].append(2)
     record["headers"].clear()
     assert ctx.to_record() == context({"a": [1]}, list=[1]).to_record()
+
+
+def test_header_that_was_set_is_there_until_it_is_removed() -> None:
+    ctx = context()
+    ctx.set_header("trace", {"span": [1]})
+    assert ctx.get_header("trace") == {"span": [1]}
+    assert ctx.get_headers() == {"tenant": "eu", "trace": {"span": [1]}}
+    ctx.remove_header("trace")
+    ctx.remove_header("tenant")
+    assert ctx.get_headers() == {}
+    assert ctx.get_header("tenant", None) is None
+
+
+def test_header_that_is_not_there_raises_naming_message_and_those_that_are() -> None:
+    for missing in (context().get_header, context().remove_header):
+        with pytest.raises(KeyError, match="m1 has no header 'trace'; set are: tenant"):
+            missing("trace")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("trace", object()), ("trace", {1: 2}), ("trace", float("nan")), ("trace", "\ud800"), ("\ud800", 1), (7, 1)],
+)
+def test_header_that_no_store_takes_is_refused_and_changes_nothing(key: Any, value: Any) -> None:
+    ctx = context()
+    with pytest.raises(UnstorableContentError, match="cannot set the header"):
+        ctx.set_header(key, value)
+    assert ctx.get_headers() == {"tenant": "eu"}
+
+
+def test_headers_in_hand_are_copies() -> None:
+    ctx = context()
+    value = {"span": [1]}
+    ctx.set_header("trace", value)
+    value["span"].append(2)
+    ctx.get_headers()["trace"]["span"].append(3)
+    ctx.get_header("trace")["span"].append(4)
+    assert ctx.get_headers() == {"tenant": "eu", "trace": {"span": [1]}}
+
+
+def test_changed_headers_are_those_of_the_processed_message_and_the_record_not_of_the_message_that_entered() -> None:
+    ctx = context()
+    ctx.set_header("trace", "t")
+    assert ctx.processed_message().headers == {"tenant": "eu", "trace": "t"}
+    assert ctx.to_record()["headers"] == {"tenant": "eu", "trace": "t"}
+    assert ctx.message.headers == {"tenant": "eu"}
+
+
+def test_headers_changed_on_a_copy_are_changed_for_no_other() -> None:
+    ctx = context()
+    ctx.set_header("trace", "t")
+    twin = ctx.copy()
+    twin.set_header("trace", "other")
+    twin.remove_header("tenant")
+    assert (ctx.get_headers(), twin.get_headers()) == ({"tenant": "eu", "trace": "t"}, {"trace": "other"})

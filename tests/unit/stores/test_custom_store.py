@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections import deque
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import homing
 from homing import (
     ExecutionError,
     HandlerChain,
@@ -21,7 +24,7 @@ from homing import (
 )
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
-from tests.conformance.conftest import eventually
+from homing.testing.waiting import eventually
 
 
 class Shelf:
@@ -262,3 +265,54 @@ def test_only_sql_stores_are_opened_read_only(site: Path) -> None:
 
     with pytest.raises(UnsupportedError, match="read-only"):
         open_store("shelf://top", read_only=True)
+
+
+# -- the conformance suite, as an author runs it -----------------------------------------------------------------
+
+_SUITE = """
+from homing.testing.conformance import *
+from homing.testing.conformance import Subject
+from homing.stores.memory.store import MemoryStore
+
+
+class Store:
+    '''The three verbs, on top of a store of ours that has more.'''
+
+    def __init__(self, name, **options):
+        self._kept = MemoryStore(name)
+
+    def store(self, content, id=None, headers=None):
+        return self._kept.store(content, id=id, headers=headers)
+
+    def retrieve(self):
+        return self._kept.retrieve()
+
+    def acknowledge(self, message, success=True):
+        {acknowledge}
+
+
+SUBJECTS = [Subject("mine", open=Store)]
+"""
+
+
+def run_suite(folder: Path, acknowledge: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_mine.py").write_text(_SUITE.replace("{acknowledge}", acknowledge))
+    some = ["-p", "no:cacheprovider", "-k", "order or not_in_flight or content"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(next(iter(homing.__path__))).parent)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *some],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+
+
+def test_an_author_runs_the_suite_against_three_verbs(tmp_path: Path) -> None:
+    done = run_suite(tmp_path, "self._kept.acknowledge(message, success)")
+
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+def test_the_suite_finds_fault_with_a_store_that_forgets_to_refuse(tmp_path: Path) -> None:
+    done = run_suite(tmp_path, "pass")
+
+    assert "FAILED test_mine.py::test_acknowledging_what_is_not_in_flight_raises[mine]" in done.stdout

@@ -17,7 +17,7 @@ from homing import Message, open_store
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, UnsupportedError
 from homing.store import CRASHED, EXPIRED, BatchLease
 from homing.stores.memory import MemoryStore
-from homing.stores.memory.options import Options
+from homing.stores.memory.options import MemoryOptions
 from tests.unit.stores.conftest import Clock
 
 _DOCS = Path(__file__).resolve().parents[3] / "docs" / "stores-memory-and-rabbitmq.md"
@@ -26,7 +26,7 @@ _DOCS = Path(__file__).resolve().parents[3] / "docs" / "stores-memory-and-rabbit
 @pytest.fixture
 def make(clock: Clock) -> Callable[..., MemoryStore]:
     name = f"t{uuid.uuid4().hex}"
-    return lambda **options: MemoryStore(name, Options(**options), clock=clock)
+    return lambda **options: MemoryStore(name, MemoryOptions(**options), clock=clock)
 
 
 def test_one_name_is_one_store_within_the_process() -> None:
@@ -195,7 +195,7 @@ def test_every_option_is_documented_with_its_default() -> None:
     documented = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", part, re.MULTILINE))
 
     assert {name: float(value) for name, value in documented.items()} == {
-        field.name: float(field.default) for field in fields(Options)
+        field.name: float(field.default) for field in fields(MemoryOptions)
     }
 
 

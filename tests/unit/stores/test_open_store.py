@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from homing import open_store
+from homing.bus.connection import open_broker
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
+from homing.stores.servicebus.options import url_of as servicebus_url
 
 
 def test_opening_a_store_touches_nothing_until_it_is_used(tmp_path: Path) -> None:
@@ -63,6 +65,34 @@ def test_a_password_where_a_port_should_be_is_not_shown_by_a_traceback(password:
     assert password not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("scheme", ["amqp", "amqps", "servicebus", "servicebus+emulator", "memory", "postgresql"])
+@pytest.mark.parametrize("rest", ["user:geheim/vhost?store=orders", "user:geheim", "user:geheim?store=orders"])
+def test_a_password_without_a_host_is_in_no_traceback(scheme: str, rest: str) -> None:
+    """Where the host was forgotten, the password stands where the port should be."""
+    for call in (open_store, open_broker):
+        with pytest.raises(ConfigurationError) as caught:
+            call(f"{scheme}://{rest}")
+
+        assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "servicebus", "servicebus+emulator"])
+@pytest.mark.parametrize("password", ["geheim/", "geheim#x", "[geheim", "a[geheim]b", "a?geheim=1"])
+def test_a_password_that_is_not_escaped_is_in_no_error_of_the_bus(scheme: str, password: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_broker(f"{scheme}://user:{password}@host/db")
+
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("key", ["geheim"])
+def test_a_connection_string_whose_endpoint_is_broken_is_refused_without_its_key(key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(servicebus_url(f"Endpoint=sb://[{key}/;SharedAccessKeyName=n;SharedAccessKey={key}", "orders"))
+
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.mark.parametrize("url", ["user:geheim@host://x", "postgresql:/user:geheim@host/db", "geheim"])
 def test_what_is_no_url_is_not_repeated(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -80,6 +110,19 @@ def test_a_path_without_a_scheme_is_refused() -> None:
 def test_a_bad_option_is_refused(query: str) -> None:
     with pytest.raises(ConfigurationError):
         open_store(f"sqlite:///inbox.db?{query}")
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x.db?{}", "memory://x?{}", "amqp://h/?{}", "servicebus://n:k@h/?{}"])
+def test_every_store_says_of_an_option_what_is_wrong_and_what_is_allowed(url: str) -> None:
+    for query, said in (
+        ("ack_wait=-1", "the store option ack_wait must be a number >.*, got '-1'"),
+        ("ack_wait=inf", "the store option ack_wait must be a number >.*, got 'inf'"),
+        ("ack_wiat=1", r"has no option 'ack_wiat'; did you mean ack_wait=\?"),
+        ("colour=red", "has no option 'colour'; it has: .*ack_wait"),
+        ("ack_wait=1&ack_wait=2", "more than once"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            open_store(url.format(query))
 
 
 def test_a_store_can_be_named_by_an_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from homing import open_store
 from homing.errors import ConfigurationError, MissingExtraError
-from homing.stores.rabbitmq.options import Options, parse_url
+from homing.stores.rabbitmq.options import RabbitOptions, parse_url
 
 _DOCS = Path(__file__).resolve().parents[3] / "docs" / "stores-memory-and-rabbitmq.md"
 
@@ -23,7 +23,7 @@ def test_a_url_is_taken_apart() -> None:
         "broker", 5673, "v/h", 7,
     )  # fmt: skip
     assert parameters.ssl_options is not None
-    assert options == Options("orders", prefetch=50)
+    assert options == RabbitOptions("orders", prefetch=50)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_without_pika_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 def test_every_option_is_documented_with_its_default() -> None:
     part = _DOCS.read_text().partition("## RabbitMQ")[2].partition("###")[0]
     documented = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", part, re.MULTILINE))
-    defaults = {field.name: str(field.default) for field in fields(Options)}
+    defaults = {field.name: str(field.default) for field in fields(RabbitOptions)}
     defaults["store"] = defaults.pop("name")
 
     assert documented == defaults

@@ -12,14 +12,14 @@ import pytest
 
 from homing.bus import Administrator, BusListener, MessageReceiver, MessageSender
 from homing.errors import ConfigurationError
-from homing.stores.servicebus.options import connection_string, parse_url, url_of
+from homing.stores.servicebus.options import connection_string, parse_url, servicebus_url
 from tests.servicebus.server import ServiceBusServer
 
 _STRING = "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=Root Key;SharedAccessKey=a/b+c=="
 
 
 def test_a_connection_string_becomes_a_url_and_comes_back() -> None:
-    url = url_of(_STRING, "orders/eu", "billing")
+    url = servicebus_url(_STRING, "orders/eu", "billing")
 
     back, options = parse_url(url)
 
@@ -30,13 +30,13 @@ def test_a_connection_string_becomes_a_url_and_comes_back() -> None:
 def test_an_emulator_stays_one() -> None:
     string = "Endpoint=sb://127.0.0.1:5672;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true;"
 
-    assert connection_string(url_of(string, "q")) == string
+    assert connection_string(servicebus_url(string, "q")) == string
 
 
 @pytest.mark.parametrize("string", ["", "geheim", "Endpoint=sb://h/;SharedAccessKeyName=geheim"])
 def test_what_is_no_connection_string_is_refused_and_not_repeated(string: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        url_of(string, "q")
+        servicebus_url(string, "q")
 
     assert "geheim" not in str(caught.value)
 
@@ -51,8 +51,8 @@ def connect(monkeypatch: pytest.MonkeyPatch, behind: str = "", **fields: Any) ->
 @pytest.mark.parametrize(
     ("named", "url"),
     [
-        ({"queue": "orders"}, url_of(_STRING, "orders")),
-        ({"topic": "orders", "subscription": "billing"}, url_of(_STRING, "orders", "billing")),
+        ({"queue": "orders"}, servicebus_url(_STRING, "orders")),
+        ({"topic": "orders", "subscription": "billing"}, servicebus_url(_STRING, "orders", "billing")),
     ],
 )
 def test_a_connection_of_the_microsoft_provider_is_a_store(
@@ -88,7 +88,7 @@ def test_a_connection_of_ours_is_a_bus_in_its_database(monkeypatch: pytest.Monke
     monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "azure_service_bus"}))
     with pytest.raises(ConfigurationError, match="no connection string"):
         StoreHook("bus").get_bus()
-    with pytest.raises(ConfigurationError, match="no Airflow connection 'nobody'"):
+    with pytest.raises(ConfigurationError, match="there is no Airflow connection 'nobody'"):
         StoreHook("nobody").get_bus()
 
 

@@ -103,5 +103,5 @@ def test_a_running_consumer_learns_that_messages_are_removed(tmp_path: Path) -> 
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="one of kept, archived, removed, not 'burnt'"):
+    with pytest.raises(ConfigurationError, match="one of kept, archived, removed, got 'burnt'"):
         open_store(f"sqlite:///{tmp_path}/inbox.db?acknowledged=burnt")

@@ -466,7 +466,7 @@ def test_a_claim_without_a_limit_takes_the_batch_size_as_it_is_now(
 
         assert [message.content for message in consumer.claim()] == [2, 3, 4]
         assert len(consumer.claim(1)) == 1
-        with pytest.raises(ConfigurationError, match="batch_size is a positive number, not '0'"):
+        with pytest.raises(ConfigurationError, match="batch_size must be an integer >= 1, got '0'"):
             opened(database, batch_size=0)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
-from homing.airflow.asking import has_due
 from homing.airflow.dags.delivery_dag import START
 from homing.airflow.hooks.store import find_url, is_url
 from homing.airflow.task_notes import note
@@ -49,7 +48,7 @@ class ListenOperator(BaseOperator):
         with open_store(find_url(self.listening.store)) as store:
             if COUNT in store.features:
                 metrics.oldest_age(store)
-            due = has_due(store)
+            due = store.has_due()
             if due or (due is None and event):
                 counted = self._listen(store)
                 sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
@@ -86,7 +85,7 @@ def _wait_until_idle(listener: StoreListener, store: Any, interval: float) -> No
     while quiet < 2 and time.monotonic() < ends:  # noqa: PLR2004
         time.sleep(min(interval, 1.0) / 2)
         try:
-            busy = listener.metrics().in_flight > 0 or has_due(store)
+            busy = listener.metrics().in_flight > 0 or store.has_due()
         except HomingError:
             return  # the store is away: the next run waits for it
         quiet = 0 if busy else quiet + 1

@@ -98,7 +98,7 @@ def _connection_string(connection: ConnectionFields) -> str:
 
 
 def _service_bus_url(connection: ConnectionFields, fields: dict[str, Any], options: dict[str, str]) -> str:
-    from homing.stores.servicebus.options import url_of as servicebus_url
+    from homing.stores.servicebus.options import servicebus_url
 
     connection_string = _connection_string(connection)
     places = {"queue", "topic", "subscription"}

@@ -10,7 +10,6 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from homing.airflow.asking import count, has_due
 from homing.airflow.hooks.connection import bus_of, url_of
 from homing.airflow.serialized_dag import is_public
 from homing.errors import ConfigurationError, HomingError, UnsupportedError
@@ -48,7 +47,7 @@ class StoreHook(BaseHook):
         try:
             return self.get_connection(connection_id)
         except AirflowNotFoundException as error:
-            raise ConfigurationError(f"Airflow connection {connection_id!r} of a store not found") from error
+            raise ConfigurationError(_missing(connection_id)) from error
 
     def get_conn(self) -> Store:
         """The store, not yet connected; the caller closes it."""
@@ -59,9 +58,13 @@ class StoreHook(BaseHook):
         be pressed in the API server, which makes nothing for people and tells them nothing of its environment."""
         try:
             with _open_to_look(self._get_url(in_environment=False)) as store:
-                return _try(store)
+                counts = store.probe()
         except HomingError as error:
             return False, str(error)
+        if counts is None:
+            return True, f"Store {store.name!r} answers"
+        found = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+        return True, f"Store {store.name!r} answers: {found or 'no messages'}"
 
 
 def _open_to_look(url: str) -> Store:
@@ -70,19 +73,6 @@ def _open_to_look(url: str) -> Store:
         return open_store(url, read_only=True)
     except UnsupportedError:
         return open_store(url)
-
-
-def _try(store: Store) -> tuple[bool, str]:
-    """Asks something of the store that changes nothing."""
-    peek_lengths = getattr(store, "peek_lengths", None)  # what RabbitMQ has, whose queues are made by all else
-    counts = count(store) if peek_lengths is None else peek_lengths()
-    if peek_lengths is not None and counts is None:
-        return False, f"The server answers, and has no queue of store {store.name!r}: who first uses it makes it"
-    if counts is None:
-        has_due(store)
-        return True, f"Store {store.name!r} answers"
-    found = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    return True, f"Store {store.name!r} answers: {found or 'no messages'}"
 
 
 def is_url(reference: object) -> TypeGuard[str]:
@@ -126,7 +116,7 @@ def find_url_on_server(reference: str, *, in_environment: bool = True) -> str:
         found = StoredConnection.get_connection_from_secrets(connection_id)
         return url_of(found, options, in_environment=in_environment)
     except AirflowNotFoundException as error:
-        raise ConfigurationError(f"Airflow connection {connection_id!r} of a store not found") from error
+        raise ConfigurationError(_missing(connection_id)) from error
 
 
 def find_public_url(reference: str) -> str:
@@ -138,3 +128,7 @@ def find_public_url(reference: str) -> str:
     if not is_public(reference):
         raise ConfigurationError("this store is not named by a connection or as a SQLite file: it is not opened here")
     return find_url_on_server(reference, in_environment=False)
+
+
+def _missing(connection_id: str) -> str:
+    return f"there is no Airflow connection {connection_id!r}: create one of the type homing"

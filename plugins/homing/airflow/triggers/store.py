@@ -13,7 +13,6 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from homing.airflow.asking import has_due
 from homing.airflow.hooks.store import find_url
 from homing.errors import StoreUnavailableError
 from homing.pipeline_store import is_pipeline_store
@@ -95,9 +94,9 @@ def _is_time(answers: list[bool | None], began: float) -> bool:
 
 
 async def is_due(store: Store) -> bool | None:
-    """As `has_due`, asked off the event loop."""
+    """As `store.has_due`, asked off the event loop."""
     try:
-        return await asyncio.to_thread(has_due, store)
+        return await asyncio.to_thread(store.has_due)
     except StoreUnavailableError as error:
         # A store that is away has nothing due for now; failing would end the listening.
         log.warning("%s", error)

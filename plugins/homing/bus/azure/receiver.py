@@ -23,11 +23,11 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from homing.bus.azure.messages import to_bus
 from homing.bus.broker import NEXT_SESSION, ReceiveLink, ReceiveOptions
-from homing.bus.lock_renewer import LockKeeper
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.errors import ConfigurationError, NoSuchMessageError, NotInFlightError
 from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
+from homing.lease_renewer import LeaseRenewer
 from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _FORGET_FROM = 10_000
 _SLICE = 0.3  # seconds of waiting, between which a lock can be renewed
 _GIVE_WAY = 0.002  # gives other threads time to take the lock
-_SESSION = "session"  # the key of its lock at the keeper; messages use their tokens
+_SESSION = "session"  # the key of its lock at the renewer; messages use their tokens
 
 
 class ServiceReceiveLink(ReceiveLink):
@@ -58,7 +58,7 @@ class ServiceReceiveLink(ReceiveLink):
         self._options = options
         self._dead = dead_lettered
         self._locks = options.mode is ReceiveMode.PEEK_LOCK
-        self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
+        self._leases = LeaseRenewer("homing-bus-locks")
         self._set_up()
         start_over_after_fork(self)
 
@@ -66,7 +66,6 @@ class ServiceReceiveLink(ReceiveLink):
         """Called in a forked process, which connects for itself. What was received before is for the parent to
         settle."""
         leave_to_parent(self._client, self._receiver, self._receiving, self._held)
-        self._keeper.start_over()
         self._set_up()
 
     def _set_up(self) -> None:
@@ -146,9 +145,13 @@ class ServiceReceiveLink(ReceiveLink):
             self._forget_old()
             self._held[message.lock_token] = received
             if session is None:
-                lock = f"message {message.message_id}"
-                renew = partial(self._renewed, message)
-                self._keeper.keep(message.lock_token, lock, renew, lasts=_left(until))
+                self._leases.keep(
+                    message.lock_token,
+                    f"message {message.message_id}",
+                    partial(self._renewed, message),
+                    lasts=_left(until),
+                    longest=self._options.max_auto_lock_renew_duration,
+                )
         return message
 
     def _deleted(self, received: Sequence[ServiceBusReceivedMessage]) -> list[Message]:
@@ -181,9 +184,12 @@ class ServiceReceiveLink(ReceiveLink):
         assert self._receiver is not None
         session: ServiceBusSession | None = self._receiver.session
         if session is not None:
-            lasts = _left(session.locked_until_utc)
-            self._keeper.keep(
-                _SESSION, f"session {session.session_id}", self._renew_session, lasts=lasts, waiting=waiting
+            self._leases.keep(
+                _SESSION,
+                f"session {session.session_id}",
+                self._renew_session,
+                lasts=_left(session.locked_until_utc),
+                longest=self._options.max_auto_lock_renew_duration + waiting,
             )
 
     def _renew_session(self) -> float:
@@ -221,7 +227,7 @@ class ServiceReceiveLink(ReceiveLink):
         assert self._receiver is not None
         with self._translated(f"{doing} message {message.message_id} of"):
             settle(self._receiver, held)
-        self._keeper.forget(str(message.lock_token))
+        self._leases.forget(str(message.lock_token))
         self._held.pop(str(message.lock_token), None)
 
     def renew_lock(self, message: Message) -> datetime:
@@ -232,7 +238,7 @@ class ServiceReceiveLink(ReceiveLink):
             return self._receiver.renew_message_lock(held) if session is None else session.renew_lock()
 
     def close(self) -> None:
-        self._keeper.close()
+        self._leases.close()
         with self._translated("close the receiver of"):
             if self._receiver is not None:
                 self._receiver.close()

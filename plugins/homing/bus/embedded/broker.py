@@ -296,8 +296,8 @@ def _given_back(key: tuple[int, str]) -> bool:
 def _checked(url: str) -> URL:
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
-        raise ConfigurationError("this is not a database URL such as sqlite:///bus.db") from error
+    except (sa.exc.ArgumentError, ValueError):  # which quote the URL
+        raise ConfigurationError("this is not a database URL such as sqlite:///bus.db") from None
     if parsed.query:
         raise ConfigurationError(f"the URL of a bus takes no options, got {', '.join(parsed.query)}")
     open_sql_store(url).close()  # refuses a database that SQL stores do not support

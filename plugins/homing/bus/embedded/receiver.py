@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,11 +16,11 @@ from homing.bus.embedded import rows
 from homing.bus.embedded.catalog import Entry
 from homing.bus.embedded.retry import retrying
 from homing.bus.entities import Receivable
-from homing.bus.lock_renewer import LockKeeper
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.lease_renewer import LeaseRenewer
 from homing.row import from_nanoseconds
 from homing.stores.database import SqlStore
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOOK_AGAIN = 0.25  # seconds; a waiting receiver also passes on what is on its way here
 _PAUSE = 0.02
 _PAGE = 100
-_SESSION = "session"  # the key of its lock at the keeper; messages use their tokens
+_SESSION = "session"  # the key of its lock at the renewer; messages use their tokens
 # The reason that the service writes on such dead letters.
 _MAX_DELIVERIES = "MaxDeliveryCountExceeded"
 
@@ -45,14 +45,13 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._dead = dead_lettered
         self._me = str(uuid.uuid4())
         self._session: str | None = None
-        self._keeper = LockKeeper(options.max_auto_lock_renew_duration)
+        self._leases = LeaseRenewer("homing-bus-locks")
         start_over_after_fork(self)
 
     def start_over(self) -> None:
         """Called in a forked process, which is a separate receiver: a session stays the parent's."""
         self._me = str(uuid.uuid4())
         self._session = None
-        self._keeper.start_over()
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
@@ -101,9 +100,12 @@ class EmbeddedReceiveLink(ReceiveLink):
         given = [rows.to_bus(replace(message, state=state), locked_until=until) for message in messages]
         for message in given:
             renew = partial(self._renewed, message)
-            lock = f"message {message.message_id}"
-            self._keeper.keep(str(message.lock_token), lock, renew, lasts=_lock_duration(entry))
+            self._keep(str(message.lock_token), f"message {message.message_id}", renew, entry)
         return given
+
+    def _keep(self, key: str, what: str, renew: Callable[[], float], entry: Entry) -> None:
+        longest = self._options.max_auto_lock_renew_duration
+        self._leases.keep(key, what, renew, lasts=_lock_duration(entry), longest=longest)
 
     def _renewed(self, message: Message) -> float:
         self.renew_lock(message)
@@ -128,7 +130,7 @@ class EmbeddedReceiveLink(ReceiveLink):
 
     def complete(self, message: Message) -> None:
         self._store(self._entry()).acknowledge(rows.held(message))
-        self._keeper.forget(str(message.lock_token))
+        self._leases.forget(str(message.lock_token))
 
     def abandon(self, message: Message) -> None:
         entry, held = self._entry(), rows.held(message)
@@ -138,17 +140,17 @@ class EmbeddedReceiveLink(ReceiveLink):
             self._broker.bury(entry, held, _MAX_DELIVERIES, text)
         else:
             self._store(entry).acknowledge(held, success=False)
-        self._keeper.forget(str(message.lock_token))
+        self._leases.forget(str(message.lock_token))
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
         self._refuse_dead(message)
         self._broker.bury(self._entry(), rows.held(message), reason, description)
-        self._keeper.forget(str(message.lock_token))
+        self._leases.forget(str(message.lock_token))
 
     def defer(self, message: Message) -> None:
         self._refuse_dead(message)  # deferred messages are received from the queue, and a dead letter is not there
         self._store(self._entry()).defer(rows.held(message))
-        self._keeper.forget(str(message.lock_token))
+        self._leases.forget(str(message.lock_token))
 
     def renew_lock(self, message: Message) -> datetime:
         entry = self._entry()
@@ -158,7 +160,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         return self._until(entry)
 
     def close(self) -> None:
-        self._keeper.close()
+        self._leases.close()
         if self._session is not None:
             self._broker.catalog.let_go(self._entry().store, _session_key(self._session), self._me)
             self._session = None
@@ -185,8 +187,7 @@ class EmbeddedReceiveLink(ReceiveLink):
                 return False
         elif not self._take_session(entry, wanted):
             raise SessionHeldError(f"session {wanted!r} of {self._path!r} is held by another receiver")
-        lock = f"session {self._session}"
-        self._keeper.keep(_SESSION, lock, self._renewed_session, lasts=_lock_duration(entry))
+        self._keep(_SESSION, f"session {self._session}", self._renewed_session, entry)
         return True
 
     def _renewed_session(self) -> float:

@@ -84,9 +84,7 @@ def held(message: Message) -> m.Message:
     """What the store needs to settle a message."""
     token, separator, number = (message.lock_token or "").rpartition(".")
     if not separator or not number.isdigit():
-        raise NotInFlightError(
-            f"message {message.message_id} has no lock token of this bus: only received messages can be settled"
-        )
+        raise NotInFlightError(f"message {message.message_id} was not received from this bus, and cannot be settled")
     return m.Message(message.message_id or number, None, lock_token=token, sequence_number=int(number))
 
 

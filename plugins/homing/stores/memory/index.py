@@ -115,8 +115,11 @@ class Shelf:
         entry.time_settled, entry.lock_token = now, None
         self.place(entry, DEAD)
 
-    def next_time(self) -> int | None:
-        """When something becomes due next, as far as is known now."""
+    def next_time(self, is_mine: Callable[[int | None], bool] | None = None) -> int | None:
+        """When something becomes due next, in these partitions, as far as is known now."""
+        if is_mine is not None:
+            mine = (due for due, _, stamp, entry in self._waiting if stamp == entry.stamp and is_mine(entry.partition))
+            return min(mine, default=None)
         while self._waiting and self._waiting[0][-1].stamp != self._waiting[0][-2]:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
@@ -138,7 +141,11 @@ class Shelf:
 
     # -- the order of claiming ---------------------------------------------------------------------------------
 
-    def has_ready(self) -> bool:
+    def has_ready(self, is_mine: Callable[[int | None], bool] | None = None) -> bool:
+        """Whether an entry of these partitions can be claimed now."""
+        if is_mine is not None:
+            ready = (entry for *_, stamp, entry in self._ready if stamp == entry.stamp and not entry.parked)
+            return any(is_mine(entry.partition) and self._may_go(entry) for entry in ready)
         while self._ready:
             *_, stamp, entry = self._ready[0]
             if entry.stamp == stamp and not entry.parked and self._may_go(entry):

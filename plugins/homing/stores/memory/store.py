@@ -27,7 +27,7 @@ from homing.retry import spread
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.memory.index import Entry, Shelf
-from homing.stores.memory.options import Options, parse_url
+from homing.stores.memory.options import MemoryOptions, parse_url
 from homing.stores.validation import as_message, written_texts
 
 _NANOSECONDS = 1_000_000_000
@@ -54,9 +54,11 @@ class MemoryStore(Store):
 
     features = contract.STORE_KINDS["memory"].features
 
-    def __init__(self, name: str, options: Options | None = None, *, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, name: str, options: MemoryOptions | None = None, *, clock: Callable[[], int] = time.time_ns
+    ) -> None:
         self.name = name
-        self._options = options or Options()
+        self._options = options or MemoryOptions()
         self._clock = clock
         self._in_flight: dict[str, str] = {}
         with _SHELVES_LOCK:
@@ -241,6 +243,10 @@ class MemoryStore(Store):
                 counted[entry.state] += 1
         return counted
 
+    def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
+        with self._now():
+            return self._shelf.has_ready(self._share(partitions))
+
     def oldest_age(self) -> float | None:
         with self._now() as now:
             due = [entry.time_next for entry in self._shelf.entries.values() if entry.state == AVAILABLE]
@@ -250,18 +256,20 @@ class MemoryStore(Store):
     def wakes(self) -> bool:
         return True
 
-    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
-        deadline = time.monotonic() + timeout
+    def wait(
+        self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
+    ) -> bool:
+        deadline, share = time.monotonic() + timeout, self._share(partitions)
         while True:
             with self._now() as now:
                 if ended():
                     return False
-                if self._shelf.has_ready():
+                if self._shelf.has_ready(share):
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                due = self._shelf.next_time()
+                due = self._shelf.next_time(share)
                 soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
                 self._shelf.changed.wait(soon)
 
@@ -269,9 +277,10 @@ class MemoryStore(Store):
         with self._shelf.changed:
             self._shelf.changed.notify_all()
 
-    def due_in(self) -> float | None:
+    def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
+        share = self._share(partitions)
         with self._now() as now:
-            due = now if self._shelf.has_ready() else self._shelf.next_time()
+            due = now if self._shelf.has_ready(share) else self._shelf.next_time(share)
             return None if due is None else max(0.0, (due - now) / _NANOSECONDS)
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:

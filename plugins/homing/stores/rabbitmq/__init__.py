@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from homing.errors import MissingExtraError
+from homing.extras import needs
 
 if TYPE_CHECKING:
     from homing.stores.rabbitmq.store import RabbitStore
@@ -15,13 +15,9 @@ def open_rabbitmq_store(url: str) -> RabbitStore:
 
     Raises MissingExtraError without pika, ConfigurationError for a bad option.
     """
-    try:
+    with needs("the RabbitMQ store", "rabbitmq", "pika"):
         from homing.stores.rabbitmq.options import parse_url
         from homing.stores.rabbitmq.store import RabbitStore
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "pika":
-            raise
-        raise MissingExtraError("the RabbitMQ store needs pika: pip install 'homing[rabbitmq]'") from error
     return RabbitStore(*parse_url(url))
 
 

@@ -14,7 +14,7 @@ from pika import spec
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.stores.rabbitmq.connection import Link
 from homing.stores.rabbitmq.envelope import Delivery
-from homing.stores.rabbitmq.options import Options
+from homing.stores.rabbitmq.options import RabbitOptions
 from homing.stores.rabbitmq.topology import declare_store
 from homing.stores.validation import new_id
 
@@ -40,7 +40,7 @@ class Consumer:
     with `link.lock` held.
     """
 
-    def __init__(self, parameters: Any, options: Options) -> None:
+    def __init__(self, parameters: Any, options: RabbitOptions) -> None:
         self._options = options
         self.link = Link(parameters, options.name, timeout=options.timeout, prepare=self._prepare)
         self._token = new_id()

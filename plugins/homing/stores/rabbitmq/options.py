@@ -1,67 +1,90 @@
-"""The URL of a RabbitMQ store, taken apart."""
+"""The URL of a RabbitMQ store, and its options."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import pika
+from msgspec import Meta
 
+from homing.constraints import NotNegative, Positive, check_fields
 from homing.errors import ConfigurationError
 from homing.size_limit import HIGHEST_BYTES
-from homing.stores.tls import client_context, read_flag
+from homing.stores.options import option_names, read_options, refuse_unknown, split_query
+from homing.stores.tls import client_context
 
-QUORUM = "quorum"
-CLASSIC = "classic"
+QUORUM: Final = "quorum"
+CLASSIC: Final = "classic"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MAX_PREFETCH = 65_535
-# What pika itself reads from a URL, and what it is set to unless the URL says otherwise.
-_PIKA = {
-    "heartbeat": "60",
-    "blocked_connection_timeout": "60",
-    "socket_timeout": "10",
-    "stack_timeout": "15",
-    "connection_attempts": None,
-    "retry_delay": None,
-    "frame_max": None,
-}
-# Of TLS, which only amqps:// speaks.
-_TLS = ("cafile", "certfile", "keyfile", "server_hostname", "verify")
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a RabbitMQ store behaves; see RabbitStore."""
+class RabbitOptions:
+    """How a RabbitMQ store behaves; see RabbitStore. Durations are in seconds."""
 
     name: str = "messages"
-    queue_type: str = QUORUM
-    prefetch: int = 1
-    ack_wait: float = 30.0
-    max_ack_wait: float = 3600.0
-    max_deliveries: int = 5
-    backoff: float = 0.0
-    timeout: float = 30.0
-    max_message_bytes: int = 4 * 2**20
+    queue_type: Literal["quorum", "classic"] = QUORUM
+    prefetch: Annotated[int, Meta(ge=1, le=_MAX_PREFETCH)] = 1
+    ack_wait: Positive = 30.0
+    max_ack_wait: Positive = 3600.0
+    max_deliveries: Annotated[int, Meta(ge=1, le=_MAX_PREFETCH)] = 5
+    backoff: NotNegative = 0.0
+    timeout: Positive = 30.0
+    max_message_bytes: Annotated[int, Meta(ge=1, le=HIGHEST_BYTES)] = 4 * 2**20
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"a store name must be letters, digits, _ . and -, at most 100, got {self.name!r:.120}"
+            )
 
 
-def parse_url(url: str) -> tuple[Any, Options]:
+@dataclass(frozen=True)
+class AmqpTls:
+    """How a RabbitMQ store speaks TLS. All but `require_tls` are for amqps://."""
+
+    require_tls: bool = False
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    server_hostname: str | None = None
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class PikaSettings:
+    """What pika itself reads from a URL; None: pika's own default."""
+
+    heartbeat: str | None = "60"
+    blocked_connection_timeout: str | None = "60"
+    socket_timeout: str | None = "10"
+    stack_timeout: str | None = "15"
+    connection_attempts: str | None = None
+    retry_delay: str | None = None
+    frame_max: str | None = None
+
+
+def parse_url(url: str) -> tuple[Any, RabbitOptions]:
     """Connection parameters and options; raises ConfigurationError, which never repeats the URL."""
     try:
         parts = urlsplit(url)
+        _ = parts.port
     except ValueError:
         # Without the cause, whose text repeats the part of the URL that holds the password.
         raise ConfigurationError("this is not an AMQP URL such as amqp://host/?store=orders") from None
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    tls = {key: query.pop(key) for key in _TLS if key in query}
-    _refuse_plain_text(parts.scheme, tls, required=read_flag("require_tls", query.pop("require_tls", "false")))
-    ours = {key: query.pop(key) for key in list(query) if key not in _PIKA}
-    options = _options(ours)
-    settings = {key: query.get(key, default) for key, default in _PIKA.items()}
-    settings = {key: value for key, value in settings.items() if value is not None}
+    query = split_query(parts.query)
+    refuse_unknown(query, option_names(RabbitOptions, AmqpTls, PikaSettings), of="a RabbitMQ store")
+    tls = read_options(AmqpTls, query)
+    _refuse_plain_text(parts.scheme, query, required=tls.require_tls)
+    options = read_options(RabbitOptions, query)
+    settings = {name: value for name, value in asdict(read_options(PikaSettings, query)).items() if value is not None}
     try:
         parameters = pika.URLParameters(urlunsplit(parts._replace(query=urlencode(settings))))
     except (TypeError, ValueError) as error:
@@ -72,75 +95,16 @@ def parse_url(url: str) -> tuple[Any, Options]:
     return parameters, options
 
 
-def _refuse_plain_text(scheme: str, tls: dict[str, str], *, required: bool) -> None:
+def _refuse_plain_text(scheme: str, given: Mapping[str, str], *, required: bool) -> None:
     if scheme == "amqps":
         return
     if required:
         raise ConfigurationError("require_tls needs an amqps:// URL: amqp:// sends the password in plain text")
-    if tls:
-        raise ConfigurationError(f"the store option {next(iter(tls))} is for amqps:// URLs")
+    for name in option_names(AmqpTls):
+        if name in given and name != "require_tls":
+            raise ConfigurationError(f"the store option {name} is for amqps:// URLs")
 
 
-def _tls_options(tls: dict[str, str], host: str) -> pika.SSLOptions:
-    context = client_context(
-        ca_file=tls.get("cafile"),
-        cert_file=tls.get("certfile"),
-        key_file=tls.get("keyfile"),
-        verify=read_flag("verify", tls.get("verify", "true")),
-    )
-    return pika.SSLOptions(context, tls.get("server_hostname", host))
-
-
-def _options(given: dict[str, str]) -> Options:
-    readers: dict[str, Callable[[str, str], Any]] = {
-        "queue_type": _queue_type,
-        "prefetch": _count,
-        "ack_wait": _seconds,
-        "max_ack_wait": _seconds,
-        "max_deliveries": _count,
-        "backoff": _seconds,
-        "timeout": _seconds,
-        "max_message_bytes": _bytes,
-    }
-    name = given.pop("store", Options.name)
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"a store name has letters, digits, _ . and -, at most 100; not {name!r}")
-    for key in given:
-        if key not in readers:
-            known = ", ".join(["store", "require_tls", *readers, *_TLS, *_PIKA])
-            raise ConfigurationError(f"a RabbitMQ store has no option {key!r}; it has: {known}")
-    return Options(name, **{key: readers[key](key, text) for key, text in given.items()})
-
-
-def _queue_type(key: str, text: str) -> str:
-    if text not in (QUORUM, CLASSIC):
-        raise ConfigurationError(f"the store option {key} is {QUORUM} or {CLASSIC}, not {text!r}")
-    return text
-
-
-def _seconds(key: str, text: str) -> float:
-    return float(_positive(key, text, float))
-
-
-def _count(key: str, text: str) -> int:
-    value = int(_positive(key, text, int))
-    if value > _MAX_PREFETCH:
-        raise ConfigurationError(f"the store option {key} is at most {_MAX_PREFETCH}, not {text}")
-    return value
-
-
-def _bytes(key: str, text: str) -> int:
-    value = int(_positive(key, text, int))
-    if value > HIGHEST_BYTES:
-        raise ConfigurationError(f"the store option {key} is at most {HIGHEST_BYTES}, not {text}")
-    return value
-
-
-def _positive(key: str, text: str, kind: Callable[[str], float]) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise ConfigurationError(f"the store option {key} is a positive number, not {text!r}")
-    return value
+def _tls_options(tls: AmqpTls, host: str) -> pika.SSLOptions:
+    context = client_context(ca_file=tls.cafile, cert_file=tls.certfile, key_file=tls.keyfile, verify=tls.verify)
+    return pika.SSLOptions(context, tls.server_hostname or host)

@@ -9,7 +9,7 @@ from typing import Any
 from homing.errors import PartlyStoredError, StoreError, StoreUnavailableError
 from homing.stores.rabbitmq.connection import Link
 from homing.stores.rabbitmq.envelope import Parcel
-from homing.stores.rabbitmq.options import Options
+from homing.stores.rabbitmq.options import RabbitOptions
 from homing.stores.rabbitmq.topology import declare_store, delay_name, look, make_levels, settle_store
 
 _IN_FLIGHT = 1000
@@ -19,7 +19,7 @@ _TOGETHER = 50
 class Publisher:
     """Sends over its own connection: when the broker blocks publishers, consumers can still acknowledge."""
 
-    def __init__(self, parameters: Any, options: Options, *, only_looks: bool = False) -> None:
+    def __init__(self, parameters: Any, options: RabbitOptions, *, only_looks: bool = False) -> None:
         self._name = options.name
         self._only_looks = only_looks
         self._queue_type = options.queue_type

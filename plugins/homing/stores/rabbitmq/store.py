@@ -22,7 +22,7 @@ from homing.store import BatchLease, Store
 from homing.stores.rabbitmq import envelope
 from homing.stores.rabbitmq.consumer import Consumer, Held
 from homing.stores.rabbitmq.envelope import Delivery, Parcel
-from homing.stores.rabbitmq.options import CLASSIC, Options
+from homing.stores.rabbitmq.options import CLASSIC, RabbitOptions
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.topology import dead_queue
 from homing.stores.validation import as_message, written_texts
@@ -60,7 +60,7 @@ class RabbitStore(Store):
 
     features = contract.STORE_KINDS["rabbitmq"].features
 
-    def __init__(self, parameters: Any, options: Options) -> None:
+    def __init__(self, parameters: Any, options: RabbitOptions) -> None:
         self.name = options.name
         self._parameters = parameters
         self._options = options
@@ -179,11 +179,15 @@ class RabbitStore(Store):
         self._keep()
         return self._lengths(self._publisher)
 
-    def peek_lengths(self) -> dict[str, int] | None:
-        """The same by a connection of its own on which nothing is made; None where the store has no queue yet."""
+    def probe(self) -> dict[str, int]:
+        """By a connection of its own, on which no queue is made; raises StoreError where the store has none yet."""
         publisher = Publisher(self._parameters, self._options, only_looks=True)
         try:
-            return self._lengths(publisher) if publisher.has_queue(self.name) else None
+            if publisher.has_queue(self.name):
+                return self._lengths(publisher)
+            raise StoreError(
+                f"the server answers, and has no queue of store {self.name!r}: the first use of the store makes it"
+            )
         finally:
             with publisher.link.lock:
                 publisher.link.close()

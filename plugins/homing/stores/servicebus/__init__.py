@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from homing.errors import MissingExtraError
+from homing.extras import needs
 
 if TYPE_CHECKING:
     from homing.stores.servicebus.store import ServiceBusStore
@@ -25,10 +25,8 @@ def open_servicebus_store(url: str) -> ServiceBusStore:
 
 def require_sdk() -> None:
     """Raises MissingExtraError, which names the extra, when the SDK is not installed."""
-    try:
+    with needs("Azure Service Bus", "azure", "azure"):
         import azure.servicebus  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("Azure Service Bus needs azure-servicebus: pip install 'homing[azure]'") from error
 
 
 __all__ = ["open_servicebus_store", "require_sdk"]

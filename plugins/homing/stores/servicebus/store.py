@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ from homing.errors import (
 )
 from homing.failure import crash_text
 from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
-from homing.message import Headers, Message
+from homing.message import AVAILABLE, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.servicebus import envelope, sdk
-from homing.stores.servicebus.options import Options
+from homing.stores.servicebus.options import ServiceBusOptions
 from homing.stores.validation import as_message
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class ServiceBusStore(Store):
 
     features = contract.STORE_KINDS["servicebus"].features
 
-    def __init__(self, connection_string: str, options: Options) -> None:
+    def __init__(self, connection_string: str, options: ServiceBusOptions) -> None:
         self.name = options.name if options.subscription is None else f"{options.name}/{options.subscription}"
         self._options = options
         self._connect = partial(
@@ -207,6 +207,17 @@ class ServiceBusStore(Store):
             after = page[-1].sequence_number or after
             found += [self._look(one, dead=dead) for one in page]
         return found[:limit]
+
+    def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
+        if partitions is not None:
+            raise self._lacks(contract.PARTITIONS)
+        # What can be handed out may stand before, between or behind messages that are scheduled or deferred.
+        after = 0
+        while page := self.peek(after=after):
+            if any(message.state == AVAILABLE for message in page):
+                return True
+            after = page[-1].sequence_number or after + 1
+        return False
 
     # -- leases ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.leases import new_token
-from homing.stores.sql.properties import Properties
+from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.rows import FRESH_ROW
 from homing.stores.sql.statement_cache import Statements
 
@@ -120,7 +120,7 @@ class Claims:
             parameters["until"] = now + int(wanted.lease * NANOSECONDS)
         return self._statements.get(self._leasing, properties, wanted.ids is not None, late), parameters
 
-    def _leasing(self, properties: Properties | None, named: bool, late: bool) -> sa.Update:
+    def _leasing(self, properties: SqlProperties | None, named: bool, late: bool) -> sa.Update:
         """`properties` of the store whose own lease it is; None when the lease was asked for."""
         c, now, token = self._table.c, sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("token", type_=sa.String)
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
@@ -137,7 +137,7 @@ class Claims:
             values["time_dead"] = None
         return self._changes(values)
 
-    def _own_lease(self, properties: Properties) -> Any:
+    def _own_lease(self, properties: SqlProperties) -> Any:
         """How long the store's own lease is: doubled with each delivery up to its cap, the first as it is."""
         c = self._table.c
         waits = properties.doublings(properties.ack_wait)

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy.engine import URL
-
-from homing.errors import ConfigurationError
-
 _POSTGRESQL_TLS = (
     "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "ssl_min_protocol_version", "channel_binding",
 )  # fmt: skip
@@ -30,16 +26,3 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("mysql", "mariadb"), frozenset((*_MYSQL, *_MYSQL_TLS))),
     "sqlite": frozenset(),
 }
-
-
-def refuse_others(url: URL) -> None:
-    """Raises ConfigurationError for an option that is not for a URL to set, or is set twice."""
-    allowed = ALLOWED[url.get_backend_name()]
-    for name, value in url.query.items():
-        if not isinstance(value, str) and name in allowed:
-            raise ConfigurationError(f"the option {name} is in the store's URL more than once")
-        if name not in allowed:
-            known = ", ".join(sorted(allowed)) or "none"
-            raise ConfigurationError(
-                f"the option {name!r} is not allowed in a store's URL; a {url.get_backend_name()} driver takes: {known}"
-            )

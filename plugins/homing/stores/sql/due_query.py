@@ -17,7 +17,7 @@ from homing.portions import portions
 from homing.row import NEEDED, READ
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
-from homing.stores.sql.properties import Properties
+from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.row_sizes import weight
 from homing.stores.sql.rows import FRESH, beyond_fresh, is_fresh
 from homing.stores.sql.statement_cache import Statements
@@ -49,7 +49,7 @@ class Wanted:
     contents: bool = True
     #: Whether their weights are all that is asked for: each is the last value of its row, and nothing is locked.
     weighed: bool = False
-    properties: Properties = field(default_factory=Properties)
+    properties: SqlProperties = field(default_factory=SqlProperties)
 
     def __post_init__(self) -> None:
         if self.limit < 1 or (self.lease is not None and self.lease <= 0):
@@ -201,12 +201,8 @@ class Finder:
     ) -> list[Any]:
         """The first due messages of one priority; partition by partition, if only some are wanted."""
         found: list[Any] = []
-        buckets: list[tuple[str, int]] = [(_ALL, 0)]
-        if wanted.partitions is not None:
-            # What plain SQL stored belongs to no partition, and what was stored when there were more of them to none of
-            # those there are: the first consumer takes it.
-            buckets = [(_NONE, 0), (_BEYOND, wanted.of_partitions), *((_ONE, number) for number in wanted.partitions)]
-            random.shuffle(buckets)
+        buckets = _buckets(wanted.partitions, wanted.of_partitions)
+        random.shuffle(buckets)
         for bucket, number in buckets:
             left = wanted.limit - taken - len(found)
             if left > 0:
@@ -250,15 +246,21 @@ class Finder:
             .limit(sa.literal_column(str(shape.limit)))
         )
         if shape.bucket != _ALL:
-            number: sa.BindParameter[int] = sa.bindparam("of_bucket")
-            statement = statement.where(
-                {_ONE: c.bucket == number, _NONE: c.bucket.is_(None), _BEYOND: c.bucket >= number}[shape.bucket]
-            )
+            statement = statement.where(self._in_bucket(shape.bucket, sa.bindparam("of_bucket")))
         if shape.unless_urgent:
             u = self._table.alias("urgent")
             urgent = (u.c.priority < USUAL) & u.c.time_next.is_not(None)
             statement = statement.where(~sa.exists(sa.select(sa.literal_column("1")).where(urgent)))
         return statement if shape.weighed else self._database.dialect.lock_free_rows(statement)
+
+    def buckets(self, share: Collection[int] | None, partitions: int) -> list[sa.ColumnElement[bool]]:
+        """Which messages these partitions, of so many, have: a condition for each bucket that is looked into."""
+        return [self._in_bucket(kind, sa.literal(number)) for kind, number in _buckets(share, partitions)]
+
+    def _in_bucket(self, kind: str, number: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+        bucket = self._table.c.bucket
+        conditions = {_ALL: sa.true(), _ONE: bucket == number, _NONE: bucket.is_(None), _BEYOND: bucket >= number}
+        return conditions[kind]
 
     def _in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
         """The first messages of a session, up to one that is not due; none while one of them is leased, or one has
@@ -300,6 +302,17 @@ class Finder:
         if fresh:
             return sa.select(*(c[name] for name in FRESH), beyond_fresh(self._table))
         return sa.select(*(c[name] for name in (READ if contents else NEEDED)))
+
+
+def _buckets(share: Collection[int] | None, partitions: int) -> list[tuple[str, int]]:
+    """Where the messages of these partitions, of so many, lie.
+
+    What plain SQL stored belongs to no partition, and what was stored when there were more of them to none of those
+    there are: the first consumer takes it.
+    """
+    if share is None:
+        return [(_ALL, 0)]
+    return [(_NONE, 0), (_BEYOND, partitions), *((_ONE, number) for number in share)]
 
 
 def _is_later(row: Sequence[Any], now: int) -> bool:

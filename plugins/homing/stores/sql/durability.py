@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,9 +18,9 @@ from homing.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 #: Refuses a server that may lose what it confirmed.
-FULL = "full"
+FULL: Final = "full"
 #: Takes the server as it is.
-RELAXED = "relaxed"
+RELAXED: Final = "relaxed"
 
 # PostgreSQL lets each transaction say that it is not to be forgotten; a stricter setting than `on` stays as it is.
 _ASKING = (

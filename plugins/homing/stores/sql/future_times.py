@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from homing.row import NANOSECONDS
 from homing.stores.sql.database import Database
 from homing.stores.sql.leases import claimed_at, token_from
-from homing.stores.sql.properties import Properties
+from homing.stores.sql.properties import SqlProperties
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Strays:
         self._looked: float | None = None
         self._last = 0
 
-    def bring_back(self, properties: Properties) -> None:
+    def bring_back(self, properties: SqlProperties) -> None:
         """Looks for strays, if it is time to: at first, now and then, and when the clock was set back."""
         if self._database.dialect.locks_rows:
             return
@@ -52,7 +52,7 @@ class Strays:
             if found:
                 log.warning("the clock was ahead: %d messages of store %r wait no longer for it", found, self._name)
 
-    def _unheld(self, ahead: int, properties: Properties) -> sa.ColumnElement[bool]:
+    def _unheld(self, ahead: int, properties: SqlProperties) -> sa.ColumnElement[bool]:
         """Stored in the future and not scheduled, or released there: scheduled is what has a time of its own."""
         c = self._table.c
         stored = (c.epoch == 0) & (c.time_created > ahead) & (c.time_scheduled <= c.time_created)

@@ -41,10 +41,9 @@ def notify(connection: Connection, channel: str, *, pledged: bool = False) -> No
 class WakeUp:
     """One store's waiting. Thread-safe; only one thread at a time listens, others look again and again."""
 
-    def __init__(self, database: Database, channel: str, next_due: Callable[[], int | None]) -> None:
+    def __init__(self, database: Database, channel: str) -> None:
         self._database = database
         self._channel = channel
-        self._next_due = next_due
         self._begin()
 
     def _begin(self) -> None:
@@ -59,11 +58,13 @@ class WakeUp:
         leave_to_parent(self._listener, self._calls)
         self._begin()
 
-    def wait(self, timeout: float, *, listens: bool, ended: Callable[[], bool]) -> bool:
+    def wait(
+        self, timeout: float, next_due: Callable[[], int | None], *, listens: bool, ended: Callable[[], bool]
+    ) -> bool:
         deadline, listening = time.monotonic() + timeout, False
         try:
             while not (ended() or (listening and self._is_closing)):
-                due, now = self._next_due(), self._database.now()
+                due, now = next_due(), self._database.now()
                 if due is not None and due <= now:
                     return True
                 left = deadline - time.monotonic()

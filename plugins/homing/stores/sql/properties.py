@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
+from msgspec import Meta
 from sqlalchemy import Table
 from sqlalchemy.engine import URL, Connection
 
+from homing.constraints import (
+    AtLeastOne,
+    Count,
+    Factor,
+    NotNegative,
+    Positive,
+    Share,
+    check_fields,
+    constraints,
+    read_text,
+)
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
 from homing.row import NANOSECONDS
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
+from homing.stores.options import NOT_IN_URL, option_names, refuse_unknown
 from homing.stores.sql import driver_options
 from homing.stores.sql.database import TIMEOUT, Database
-from homing.stores.sql.durability import FULL, RELAXED
+from homing.stores.sql.durability import FULL
 from homing.stores.sql.schema import COLUMN_TYPES
-from homing.stores.tls import read_flag
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _REFRESH = 5.0  # seconds
@@ -31,58 +43,59 @@ _STEPS = 100  # after so many deliveries no delay grows any more
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,50}")
 
 
-KEPT, ARCHIVED, REMOVED = "kept", "archived", "removed"
+KEPT: Final = "kept"
+ARCHIVED: Final = "archived"
+REMOVED: Final = "removed"
+
+#: More than 0 seconds, so that a claim takes no time to run out.
+Lease = Annotated[float, Meta(ge=1e-6)]
 
 
 @dataclass(frozen=True)
-class Properties:
+class SqlProperties:
     """How a store behaves. Durations in seconds; changes reach running consumers within seconds."""
 
     #: How long a retrieved message is leased the first time; doubled with each delivery.
-    ack_wait: float = 30.0
+    ack_wait: Lease = 30.0
     #: No lease of the store's own lasts longer.
-    max_ack_wait: float = 3600.0
+    max_ack_wait: Lease = 3600.0
     #: Leases after the first are spread by up to this part of them, so that what failed together comes back apart.
-    jitter: float = 0.1
+    jitter: NotNegative = 0.1
     #: How often a lease may run out before the message is kept aside as dead.
-    max_deliveries: int = 5
+    max_deliveries: AtLeastOne = 5
     #: How long a released message waits; 0: not at all.
-    backoff: float = 0.0
+    backoff: NotNegative = 0.0
     #: Each such wait is so many times the one before, up to `max_backoff`, and up to this part of it shorter.
-    backoff_multiplier: float = 2.0
-    max_backoff: float = 3600.0
-    backoff_jitter: float = 0.0
+    backoff_multiplier: Factor = 2.0
+    max_backoff: Positive = 3600.0
+    backoff_jitter: Share = 0.0
     #: For how long an id is known after its message was stored; 0: as long as the message is kept.
-    duplicate_window: float = 0.0
+    duplicate_window: NotNegative = 0.0
     #: Acknowledged messages are removed so long after their acknowledgement; 0: only when purge() says so.
-    purge_after: float = 0.0
+    purge_after: NotNegative = 0.0
     #: The ledger of a message that is done with is removed so long after its last record, once the message itself was
     #: purged; 0: kept for good.
-    ledger_retention: float = 0.0
+    ledger_retention: NotNegative = 0.0
     #: What becomes of an acknowledged message: `kept` until it is purged, its id still known; `archived`, in a table
     #: of its own that is purged by days, on PostgreSQL; or `removed` at once.
-    acknowledged: str = KEPT
+    acknowledged: Literal["kept", "archived", "removed"] = KEPT
     #: How many messages a claim takes that does not say how many.
-    batch_size: int = 100
+    batch_size: AtLeastOne = 100
     #: At most so many messages are claimed per second by this consumer; 0: no limit.
-    rate: float = 0.0
+    rate: NotNegative = 0.0
     #: No message of more bytes is taken in: its content and headers as they are written down, and its other texts.
-    max_message_bytes: int = DEFAULT_BYTES
+    max_message_bytes: Annotated[int, Meta(ge=1, le=HIGHEST_BYTES)] = DEFAULT_BYTES
 
-    def changed(self, values: Mapping[str, Any]) -> Properties:
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.backoff_policy()
+
+    def changed(self, values: Mapping[str, Any]) -> SqlProperties:
         """These properties with some replaced; raises ConfigurationError for one that does not exist or fit."""
-        known = {field.name: type(field.default) for field in fields(self)}
-        converted: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise ConfigurationError(f"a SQL store has no property {name!r}; it has {', '.join(known)}")
-            if name in _CHOICES:
-                converted[name] = _choice(name, value)
-            else:
-                converted[name] = _number(name, value, known[name], _MINIMUM.get(name, 0.0), _HIGHEST.get(name))
-        properties = replace(self, **converted)
-        properties.backoff_policy()
-        return properties
+        types = constraints(type(self))
+        refuse_unknown(values, types, of="a SQL store")
+        read = {name: read_text(f"the store option {name}", value, types[name]) for name, value in values.items()}
+        return replace(self, **read)
 
     @property
     def after_acknowledging(self) -> str:
@@ -119,66 +132,49 @@ def _delays(policy: RetryPolicy) -> list[int]:
     return [int(delay * NANOSECONDS) for delay in delays]
 
 
-# Those that must be more than nothing.
-_MINIMUM = {"ack_wait": 1e-6, "max_ack_wait": 1e-6, "max_deliveries": 1.0, "batch_size": 1.0, "max_message_bytes": 1.0}
-_HIGHEST = {"max_message_bytes": HIGHEST_BYTES}
-_CHOICES = {"acknowledged": (KEPT, ARCHIVED, REMOVED), "durability": (FULL, RELAXED)}
-
-
 @dataclass(frozen=True)
-class Options:
+class SqlOptions:
     """What a consumer says when it opens a store: its name, its shape, and the properties it takes for granted."""
 
     name: str = "messages"
-    properties: Properties = field(default_factory=Properties)
     #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
-    partitions: int = 0
+    partitions: Count = 0
     #: Columns of the application's own, name to type, filled from the headers of the same name.
-    columns: Mapping[str, str] | None = None
+    columns: str = ""
     #: After so many seconds without an answer the database is away; SQLite waits so long for another's transaction.
-    timeout: float = TIMEOUT
+    timeout: Annotated[float, Meta(ge=1e-3)] = TIMEOUT
     #: `full` refuses a server that may forget what it confirmed; `relaxed` takes it as it is.
-    durability: str = FULL
+    durability: Literal["full", "relaxed"] = FULL
     #: Whether a server is spoken to only by TLS.
     require_tls: bool = False
-    #: Whether nothing may be written, not even a table that is missing. No option of a URL.
-    read_only: bool = False
+    properties: SqlProperties = field(default_factory=SqlProperties)
+    #: Whether nothing may be written, not even a table that is missing.
+    read_only: bool = field(default=False, metadata=NOT_IN_URL)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"a store name must be lower-case words joined by single _, at most 40 long, got {self.name!r:.60}"
+            )
+        self.column_types  # noqa: B018 - raises for columns that cannot be
+
+    @cached_property
+    def column_types(self) -> dict[str, str]:
+        """The types of the application's columns, by their names."""
+        return _read_columns(self.columns)
 
 
 #: Every option of a URL that is the store's and not the database driver's.
-OPTION_NAMES = (
-    *("store", "partitions", "columns", "timeout", "durability", "require_tls"),
-    *(field.name for field in fields(Properties)),
-)
-
-
-def read_options(query: Mapping[str, Any]) -> Options:
-    """The options in a URL's query; raises ConfigurationError for a bad one."""
-    given = {name: query[name] for name in OPTION_NAMES if name in query}
-    name = given.pop("store", "messages")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"a store name is lower-case words joined by single _, at most 40 long; not {name!r}")
-    partitions = int(_number("partitions", given.pop("partitions", 0), int, 0))
-    columns = _read_columns(given.pop("columns", ""))
-    timeout = float(_number("timeout", given.pop("timeout", TIMEOUT), float, 1e-3))
-    durability = _choice("durability", given.pop("durability", FULL))
-    require_tls = read_flag("require_tls", given.pop("require_tls", "false"))
-    return Options(name, Properties().changed(given), partitions, columns, timeout, durability, require_tls)
+OPTION_NAMES = tuple(option_names(SqlOptions, SqlProperties))
 
 
 def check_rest(url: URL) -> None:
-    """Raises ConfigurationError for what is left of a URL when our options are taken out, and makes no sense.
-
-    A misspelt option would open another store than the one that was meant, and messages would wait there for ever.
-    """
-    is_sqlite = url.get_backend_name() == "sqlite"
-    for name in url.query.keys() - driver_options.ALLOWED[url.get_backend_name()]:
-        guess = difflib.get_close_matches(name, OPTION_NAMES, n=1, cutoff=0.7)
-        if guess or is_sqlite:
-            hint = f"; did you mean {guess[0]}=?" if guess else f"; there are: {', '.join(sorted(OPTION_NAMES))}"
-            raise ConfigurationError(f"a store has no option {name!r}{hint}")
-    driver_options.refuse_others(url)
-    if is_sqlite and (url.host or url.database in (None, "", ":memory:")):
+    """Raises ConfigurationError for what is left of a URL when our options are taken out, and makes no sense."""
+    backend = url.get_backend_name()
+    allowed = driver_options.ALLOWED[backend]
+    refuse_unknown(url.query, [*OPTION_NAMES, *sorted(allowed)], of=f"a store on {backend}")
+    if backend == "sqlite" and (url.host or url.database in (None, "", ":memory:")):
         raise ConfigurationError(
             "a SQLite store is a file: sqlite:///relative.db or sqlite:////absolute.db. One in memory would lose "
             "what it accepted; for that, memory://name says so"
@@ -188,7 +184,7 @@ def check_rest(url: URL) -> None:
 class LiveProperties:
     """A store's properties as they stand in the database, looked up again every few seconds."""
 
-    def __init__(self, database: Database, registry: Table, table: str, given: Properties) -> None:
+    def __init__(self, database: Database, registry: Table, table: str, given: SqlProperties) -> None:
         self._database = database
         self._registry = registry
         self._table = table
@@ -197,7 +193,7 @@ class LiveProperties:
         self._current = given
         self._looked: float | None = None
 
-    def current(self, transaction: Any = None) -> Properties:
+    def current(self, transaction: Any = None) -> SqlProperties:
         """The properties, for what is done in the caller's `transaction` too."""
         if self._looked is None or time.monotonic() - self._looked > _REFRESH:
             self._current = self.given.changed(self._look(transaction))
@@ -211,7 +207,7 @@ class LiveProperties:
         with self._database.within(transaction) as connection:
             return self._shared(connection)
 
-    def change(self, values: Mapping[str, Any]) -> Properties:
+    def change(self, values: Mapping[str, Any]) -> SqlProperties:
         """Sets properties for every consumer; None gives one back to what each consumer says itself."""
         self.given.changed({name: value for name, value in values.items() if value is not None})
 
@@ -284,21 +280,3 @@ def _read_columns(text: str) -> dict[str, str]:
             )
         columns[name] = kind or "text"
     return columns
-
-
-def _choice(name: str, value: Any) -> str:
-    if value not in _CHOICES[name]:
-        raise ConfigurationError(f"the store option {name} is one of {', '.join(_CHOICES[name])}, not {value!r}")
-    return str(value)
-
-
-def _number(name: str, value: Any, kind: type, minimum: float, highest: float | None = None) -> Any:
-    try:
-        number = kind(value)
-    except (TypeError, ValueError):
-        number = minimum - 1
-    if not minimum <= number < float("inf") or (highest is not None and number > highest):
-        wanted = "a positive number" if minimum else "a number that is not negative"
-        wanted += "" if highest is None else f" up to {highest}"
-        raise ConfigurationError(f"the store option {name} is {wanted}, not {value!r}")
-    return number

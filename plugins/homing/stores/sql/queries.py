@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -66,20 +67,22 @@ class SqlView(StoreView):
         found = self._read_all(ask)
         return {name: found.get(name, 0) for name in STATES}
 
-    def next_due(self) -> int | None:
-        """When the next message can be claimed, or could; None when nothing waits.
+    def next_due(self, share: Collection[int] | None = None, partitions: int = 0) -> int | None:
+        """When the next message of these partitions, of so many, can be claimed, or could; None when nothing waits.
 
         What waits for its turn in a session can be once the first of it is finished, which has a time of its own.
         """
-        return self._first_time(self._finder.may_go())
+        return self._first_time(self._finder.may_go(), self._finder.buckets(share, partitions))
 
-    def _first_time(self, which: sa.ColumnElement[bool]) -> int | None:
+    def _first_time(
+        self, which: sa.ColumnElement[bool], buckets: Sequence[sa.ColumnElement[bool]] = (sa.true(),)
+    ) -> int | None:
         c = self._table.c
 
         def work(connection: Connection) -> int | None:
             times = []
-            for priority in self._finder.priorities(connection):
-                mine = (c.priority == priority) & which
+            for priority, bucket in product(self._finder.priorities(connection), buckets):
+                mine = (c.priority == priority) & bucket & which
                 placed = sa.select(c.time_next).where(mine, c.time_next > 0).order_by(c.time_next).limit(1)
                 unplaced = sa.select(sa.func.min(c.time_scheduled)).where(mine, c.time_next == 0)
                 times += [connection.execute(statement).scalar() for statement in (placed, unplaced)]
@@ -87,8 +90,8 @@ class SqlView(StoreView):
 
         return self._database.read(work)
 
-    def has_due(self) -> bool:
-        due = self.next_due()
+    def has_due(self, share: Collection[int] | None, partitions: int) -> bool:
+        due = self.next_due(share, partitions)
         return due is not None and due <= self._database.now()
 
     def oldest_age(self) -> float | None:

@@ -19,7 +19,7 @@ from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder
 from homing.stores.sql.notify import notify
-from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, Properties
+from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, SqlProperties
 from homing.stores.sql.schema import apart
 from homing.stores.sql.statement_cache import Statements
 
@@ -68,11 +68,11 @@ class Settlements:
 
     # -- the changes -------------------------------------------------------------------------------------------
 
-    def finish(self, properties: Properties) -> Change:
+    def finish(self, properties: SqlProperties) -> Change:
         values = {"time_acked": self._database.now(), "time_next": None, "lock_token": None}
         return Change(values, after=properties.after_acknowledging, wakes=self._finder.has_sessions)
 
-    def release(self, properties: Properties) -> Change:
+    def release(self, properties: SqlProperties) -> Change:
         """Retrievable again at once, or after its back-off."""
         c, now = self._table.c, self._database.now()
         free = {"lock_token": None, "batch_id": None}

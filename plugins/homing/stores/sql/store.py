@@ -33,6 +33,7 @@ from homing.pipeline_store import PipelineStore
 from homing.row import NANOSECONDS, to_nanoseconds
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease
+from homing.stores.options import read_options, refuse_repeated
 from homing.stores.sql.access import SqlAccess
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
@@ -50,11 +51,10 @@ from homing.stores.sql.properties import (
     ARCHIVED,
     OPTION_NAMES,
     LiveProperties,
-    Options,
-    Properties,
     RateLimit,
+    SqlOptions,
+    SqlProperties,
     check_rest,
-    read_options,
 )
 from homing.stores.sql.queries import SqlView
 from homing.stores.sql.removal import SqlErasure
@@ -80,7 +80,9 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # which quote the URL
         raise ConfigurationError("this is not a database URL such as sqlite:///inbox.db?store=orders") from None
-    options = replace(read_options(parsed.query), read_only=read_only)
+    refuse_repeated(name for name, values in parsed.normalized_query.items() for _ in values)
+    properties = read_options(SqlProperties, parsed.query)
+    options = read_options(SqlOptions, parsed.query, properties=properties, read_only=read_only)
     rest = parsed.difference_update_query(OPTION_NAMES)
     check_rest(rest)
     return SqlStore(rest, options.name, options=options)
@@ -100,11 +102,11 @@ class SqlStore(PipelineStore):
         url: URL,
         name: str,
         *,
-        options: Options | None = None,
+        options: SqlOptions | None = None,
         clock: Callable[[], int] | None = None,
         **properties: Any,
     ) -> None:
-        options = options or Options()
+        options = options or SqlOptions()
         self.name = name
         self._url = url
         self._options = replace(options, name=name, properties=options.properties.changed(properties))
@@ -133,7 +135,7 @@ class SqlStore(PipelineStore):
         self.erasure: SqlErasure = SqlErasure(self._database, self._table, name, archive)
         self._strays = Strays(self._database, self._table, name)
         self.access: SqlAccess = SqlAccess(self._database, self._table, name, self._live, archive)
-        self._wake_up = WakeUp(self._database, self._table.name, self._next_due)
+        self._wake_up = WakeUp(self._database, self._table.name)
         self._rate = RateLimit()
         self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
@@ -178,7 +180,7 @@ class SqlStore(PipelineStore):
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._options.columns
+        now, parts, columns = self._database.now(), self._options.partitions, self._options.column_types
         new_ids, surely = _new_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
@@ -213,9 +215,9 @@ class SqlStore(PipelineStore):
                 self._inserts.insert(connection, new, window, own=False)
 
     def _fault_of_a_header(self, new: NewRows, transaction: Any) -> UnstorableContentError | None:
-        if not self._options.columns:
+        if not self._options.column_types:
             return None
-        find = partial(self._inserts.find_fault, new=new, columns=self._options.columns)
+        find = partial(self._inserts.find_fault, new=new, columns=self._options.column_types)
         if transaction is None:
             return self._database.write(find)
         with self._database.within(transaction) as connection:
@@ -328,23 +330,26 @@ class SqlStore(PipelineStore):
     def require_writable(self) -> None:
         self._live.touch()
 
-    def has_due(self) -> bool:
-        """Whether a message can be claimed now, by any consumer."""
+    def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
+        share = self._share(partitions)
         self._bring_back_strays()
-        return self.view.has_due()
+        return self.view.has_due(share, self._options.partitions)
 
     @property
     def wakes(self) -> bool:
         return self._url.get_backend_name().startswith("postgres")
 
-    def wait(self, timeout: float, *, ended: Callable[[], bool] = bool) -> bool:
-        return self._wake_up.wait(timeout, listens=self.wakes, ended=ended)
+    def wait(
+        self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
+    ) -> bool:
+        next_due = partial(self._next_due, self._share(partitions))
+        return self._wake_up.wait(timeout, next_due, listens=self.wakes, ended=ended)
 
     def wake(self) -> None:
         self._wake_up.wake()
 
-    def due_in(self) -> float | None:
-        due = self._next_due()
+    def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
+        due = self._next_due(self._share(partitions))
         return None if due is None else max(0.0, (due - self._database.now()) / NANOSECONDS)
 
     @property
@@ -362,16 +367,16 @@ class SqlStore(PipelineStore):
     def expire(self) -> int:
         return self._database.write(self._claims.expire)
 
-    def configure(self, **properties: Any) -> Properties:
+    def configure(self, **properties: Any) -> SqlProperties:
         """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
-        changed = Properties().changed({name: value for name, value in properties.items() if value is not None})
+        changed = SqlProperties().changed({name: value for name, value in properties.items() if value is not None})
         self._check(changed)
         if changed.acknowledged == ARCHIVED:
             self.access.make_archive()  # who acknowledges later may have no right to make tables
         return self._live.change(properties)
 
     @property
-    def properties(self) -> Properties:
+    def properties(self) -> SqlProperties:
         return self._live.current()
 
     def ledger(self) -> SqlLedger:
@@ -458,7 +463,7 @@ class SqlStore(PipelineStore):
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _table_of(self, name: str) -> sa.Table:
-        return messages_table(name, self._options.columns, partitioned=self._options.partitions > 0)
+        return messages_table(name, self._options.column_types, partitioned=self._options.partitions > 0)
 
     def _claim(self, wanted: Wanted) -> Claimed:
         properties = self._live.current()
@@ -484,10 +489,10 @@ class SqlStore(PipelineStore):
         if not self._options.read_only:
             self._strays.bring_back(self._live.current())
 
-    def _next_due(self) -> int | None:
-        """When this consumer can claim something, or could; None when nothing waits."""
+    def _next_due(self, share: Collection[int] | None) -> int | None:
+        """When this consumer can claim something of its share, or could; None when nothing waits."""
         self._bring_back_strays()
-        due, pause = self.view.next_due(), self._rate.pause(self._live.current().rate)
+        due, pause = self.view.next_due(share, self._options.partitions), self._rate.pause(self._live.current().rate)
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
@@ -525,13 +530,13 @@ class SqlStore(PipelineStore):
         for message in messages:
             self._in_flight.pop(message.id, None)
 
-    def _check(self, properties: Properties) -> None:
+    def _check(self, properties: SqlProperties) -> None:
         if properties.acknowledged == ARCHIVED and not self._database.dialect.drops_partitions:
             raise ConfigurationError(
                 "acknowledged=archived needs a table in partitions, which only PostgreSQL has here"
             )
 
-    def _size_limit(self, properties: Properties) -> SizeLimit:
+    def _size_limit(self, properties: SqlProperties) -> SizeLimit:
         dialect = self._database.dialect
         return SizeLimit(
             properties.max_message_bytes, self._database.most_at_once, dialect.called, quoted=dialect.quotes

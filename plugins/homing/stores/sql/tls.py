@@ -5,14 +5,15 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from homing.errors import ConfigurationError
-from homing.stores.tls import client_context, fault_of, read_flag
+from homing.stores.options import option_names, read_options
+from homing.stores.tls import client_context, fault_of
 
 # libpq's modes in which nothing is ever sent in plain text.
 _SAFE_MODES = ("require", "verify-ca", "verify-full")
@@ -24,9 +25,20 @@ _LIBPQ = (
 )  # fmt: skip
 _VERIFY_FAILED = "certificate verify failed"
 _MYSQL_TLS = 2026  # "SSL is required but the server doesn't support it", and the like
-_MYSQL_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity")
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PROBE = 5.0  # seconds
+
+
+@dataclass(frozen=True)
+class MysqlTls:
+    """How MariaDB and MySQL speak TLS. Without `ssl_ca`, the server is not checked unless that is asked for."""
+
+    ssl_ca: str | None = None
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+    ssl_disabled: bool = False
+    ssl_verify_cert: bool | None = None
+    ssl_verify_identity: bool | None = None
 
 
 def refuse_plain_text(url: URL) -> None:
@@ -39,7 +51,7 @@ def refuse_plain_text(url: URL) -> None:
     mode = url.query.get("sslmode", _SAFE_MODES[0])
     if backend != "mysql" and mode not in _SAFE_MODES:
         raise ConfigurationError(f"require_tls takes sslmode={', '.join(_SAFE_MODES)}, not {mode!r:.60}")
-    if read_flag("ssl_disabled", url.query.get("ssl_disabled", "false")):
+    if read_options(MysqlTls, url.query).ssl_disabled:
         raise ConfigurationError("require_tls and ssl_disabled=true contradict each other")
 
 
@@ -63,23 +75,19 @@ def driver_settings(url: URL, *, required: bool) -> tuple[URL, dict[str, Any]]:
         return url.update_query_dict({"sslmode": mode}), {"gssencmode": "disable"}
     if url.get_backend_name() != "mysql":
         return url, {}
-    said = {name: url.query[name] for name in _MYSQL_OPTIONS if name in url.query}
-    url = url.difference_update_query(_MYSQL_OPTIONS)
-    if read_flag("ssl_disabled", said.pop("ssl_disabled", "false")):
+    tls, said = read_options(MysqlTls, url.query), url.query.keys() & set(option_names(MysqlTls)) - {"ssl_disabled"}
+    url = url.difference_update_query(option_names(MysqlTls))
+    if tls.ssl_disabled:
         return url, {"ssl_disabled": True}
-    return url, {"ssl": _mysql_context(said)} if said or required else {}
+    return url, {"ssl": _mysql_context(tls)} if said or required else {}
 
 
-def _mysql_context(said: Mapping[str, Any]) -> ssl.SSLContext:
-    known = "true" if "ssl_ca" in said else "false"
-    identity = read_flag("ssl_verify_identity", said.get("ssl_verify_identity", known))
-    verify = identity or read_flag("ssl_verify_cert", said.get("ssl_verify_cert", known))
+def _mysql_context(tls: MysqlTls) -> ssl.SSLContext:
+    known = tls.ssl_ca is not None
+    identity = known if tls.ssl_verify_identity is None else tls.ssl_verify_identity
+    verify = identity or (known if tls.ssl_verify_cert is None else tls.ssl_verify_cert)
     return client_context(
-        ca_file=said.get("ssl_ca"),
-        cert_file=said.get("ssl_cert"),
-        key_file=said.get("ssl_key"),
-        verify=verify,
-        check_hostname=identity,
+        ca_file=tls.ssl_ca, cert_file=tls.ssl_cert, key_file=tls.ssl_key, verify=verify, check_hostname=identity
     )
 
 
