@@ -10,7 +10,7 @@ import pytest
 from homing import open_store
 from homing.bus.connection import open_broker
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
-from homing.stores.servicebus.options import url_of as servicebus_url
+from homing.stores.servicebus.options import servicebus_url
 
 
 def test_opening_a_store_touches_nothing_until_it_is_used(tmp_path: Path) -> None:
