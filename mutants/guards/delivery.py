@@ -225,7 +225,7 @@ GUARDS = (
     guard(
         "an exception is no death, and an outage is none",
         _SUSPECTS,
-        "        if (isinstance(error, _SAID) or is_interrupt(error)) and not is_death(error):\n",
+        "        if (isinstance(error, _SAID) or is_user_interrupt(error)) and not is_death(error):\n",
         "        if error is None:\n",
         f"{_CRASHES}test_a_replay_in_the_task_that_loses_the_database_blames_nobody[sqlite]",
         f"{_CRASHES}test_an_exception_that_ends_a_replay_is_no_death_however_often",

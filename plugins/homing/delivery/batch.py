@@ -15,7 +15,7 @@ from homing.failure import WORKER_CRASH
 from homing.ledger import Ledger
 from homing.message import MessageRef
 from homing.pipeline_store import PipelineStore
-from homing.scans import Condition, held_by
+from homing.scans import Condition
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Batch:
     def crashed_before(self) -> bool:
         """Whether a process died that held one of these messages: then they are better taken one at a time."""
         for held in self.held():
-            if held.store.scans().span(conditions=[*held_by(held.lease), Condition("crashes", ">", 0)]) is not None:
+            if held.store.scans().span(conditions=[*held.conditions, Condition("crashes", ">", 0)]) is not None:
                 return True
             if held.store is not self._stores.store and self._known_to_kill(held):
                 return True

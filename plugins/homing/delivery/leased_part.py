@@ -14,7 +14,7 @@ from homing.failure import dead_letter_id
 from homing.ledger import Entry, in_order
 from homing.message import ACKNOWLEDGED, MessageRef
 from homing.pipeline_store import PipelineStore
-from homing.scans import LAST, held_by
+from homing.scans import LAST, Condition, held_by
 from homing.store import BatchLease
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,11 @@ class Held:
     store: PipelineStore
     lease: BatchLease
     copies: bool
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Keeps to what the lease still holds."""
+        return held_by(self.lease)
 
 
 class Head(NamedTuple):
@@ -84,7 +89,7 @@ class Holding:
         ]
 
     def _heads(self, held: Held) -> Iterator[tuple[Any, ...]]:
-        pages = held.store.scans().pages(_HEAD, 0, LAST, conditions=held_by(held.lease), page=_HEADS)
+        pages = held.store.scans().pages(_HEAD, 0, LAST, conditions=held.conditions, page=_HEADS)
         return (row for page in pages for row in page)
 
     def id_in(self, store: PipelineStore, name: str) -> str:
@@ -113,6 +118,12 @@ class Holding:
                 raise
             log.warning("going on without the dead-letter store: %s", error)
             return []
+
+
+def weight_of(row: Row) -> int:
+    """How many bytes a row's content has."""
+    body = row["message"]
+    return len(body) if isinstance(body, (str, bytes)) else 0
 
 
 def resolve(stores: PipelineStores, texts: Collection[str]) -> dict[str, list[MessageRef]]:
