@@ -7,6 +7,7 @@ from mutants.guards import (
     access,
     airflow,
     bus,
+    custom_store,
     delivery,
     erasure,
     failure,
@@ -38,5 +39,6 @@ GUARDS: tuple[Guard, ...] = (
     *tls.GUARDS,
     *erasure.GUARDS,
     *failure.GUARDS,
+    *custom_store.GUARDS,
     *trust.GUARDS,
 )
