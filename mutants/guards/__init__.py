@@ -11,6 +11,8 @@ from mutants.guards import (
     delivery,
     erasure,
     failure,
+    forks,
+    identity,
     listener,
     memory,
     pipeline,
@@ -40,5 +42,7 @@ GUARDS: tuple[Guard, ...] = (
     *erasure.GUARDS,
     *failure.GUARDS,
     *custom_store.GUARDS,
+    *forks.GUARDS,
+    *identity.GUARDS,
     *trust.GUARDS,
 )

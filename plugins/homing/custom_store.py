@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from homing.errors import ConfigurationError, StoreError
 from homing.message import Headers, Message
-from homing.store import ENVELOPE, SCHEDULE, TRANSACTIONS, Store
+from homing.store import FULL_MESSAGE, SCHEDULE, TRANSACTIONS, Store
 
 VERBS = ("store", "retrieve", "acknowledge")
 
@@ -101,7 +101,7 @@ class CustomStore(Store):
         for ability, wanted in zip((SCHEDULE, TRANSACTIONS), beside.values(), strict=True):
             if wanted is not None and ability not in self.features:
                 raise self._lacks(ability)
-        if isinstance(content, Message) and ENVELOPE not in self.features:
+        if isinstance(content, Message) and FULL_MESSAGE not in self.features:
             return self.store(content.content, id=id or content.id, headers=headers or content.headers, **beside)
         given = {name: value for name, value in {"id": id, "headers": headers, **beside}.items() if value is not None}
         stored = self._given.store(content, **{name: value for name, value in given.items() if self._takes(name)})

@@ -54,7 +54,13 @@ class PipelineStore(Store):
 
     @abstractmethod
     def lease_batch(
-        self, limit: int, *, batch_id: str, lease: float, ids: Collection[str] | None = None
+        self,
+        limit: int,
+        *,
+        batch_id: str,
+        lease: float,
+        ids: Collection[str] | None = None,
+        partitions: Collection[int] | None = None,
     ) -> BatchLease | None:
         """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from homing import message as m
 from homing.errors import UnreadableMessageError, UnstorableContentError
-from homing.message import LEASED, TEXT, Message, decode, is_unicode
+from homing.json_values import is_unicode
+from homing.message import LEASED, TEXT, Message, decode
 
 NANOSECONDS = 1_000_000_000
 
@@ -40,6 +41,8 @@ RARE = {
 PLAIN = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "headers")
 #: What `read` takes, in this order.
 READ = (*PLAIN, *RARE)
+#: The place of the headers in READ and in PLAIN.
+HEADERS = READ.index("headers")
 _NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
 _TEXTS = frozenset({str, type(None)})
 _new, _set = object.__new__, object.__setattr__

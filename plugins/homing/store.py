@@ -41,11 +41,11 @@ PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
 WAKE_UP = "wake_up"  # wait for a message without polling for it, or be told when the next is due
 PIPELINE = "pipeline"  # what the tasks of a pipeline need: batches that outlive a process, a ledger; see PipelineStore
-ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
+FULL_MESSAGE = "full_message"  # store() takes a whole Message too, with everything that is written on it
 
 ALL_FEATURES = (
     BULK, CLAIM, RENEW, SCHEDULE, CANCEL, DEFER, DEAD_LETTER, BROWSE, COUNT, PURGE, RESCHEDULE, SESSIONS, PRIORITY,
-    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, PIPELINE, ENVELOPE,
+    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, PIPELINE, FULL_MESSAGE,
 )  # fmt: skip
 
 
@@ -74,12 +74,12 @@ STORE_KINDS: Mapping[str, StoreKind] = {
     "rabbitmq": StoreKind(
         ("amqp", "amqps"),
         "homing.stores.rabbitmq:open_rabbitmq_store",
-        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
     ),
     "servicebus": StoreKind(
         ("servicebus",),
         "homing.stores.servicebus:open_servicebus_store",
-        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
     ),
 }
 
@@ -268,6 +268,10 @@ class Store(ABC):
         """
         raise self._lacks(BROWSE)
 
+    def browse_written(self, limit: int, *, ids: Collection[str], after: int = 0) -> list[Message]:
+        """The same with the headers as they were stored, where an application's own columns may say others by now."""
+        return self.browse(limit, ids=ids, after=after)
+
     def count(self) -> dict[str, int]:
         """How many messages there are in each state."""
         raise self._lacks(COUNT)
@@ -284,13 +288,18 @@ class Store(ABC):
             self.has_due()
         return found
 
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        """Raises UnsupportedError where this store is not cut into partitions, and ConfigurationError for one that it
+        does not have. Connects to nothing."""
+        raise self._lacks(PARTITIONS)
+
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool | None:
         """Whether a consumer could claim a message now; None where only claiming tells. Takes nothing.
 
         `partitions`, as in `claim`, keeps to these.
         """
         if partitions is not None:
-            raise self._lacks(PARTITIONS)
+            self.require_partitions(partitions)
         counts = self.lengths()
         if counts is not None:
             return counts[AVAILABLE] > 0

@@ -83,13 +83,13 @@ class DestinationFlow:
         return self.destination.batch or 1
 
     @property
-    def _own(self) -> SourceFlow:
-        return SourceFlow(self.processors, self.name)
-
-    @property
     def threads(self) -> int:
         """How many messages its destination is to be given at the same time."""
         return self.destination.threads
+
+    @property
+    def _own(self) -> SourceFlow:
+        return SourceFlow(self.processors, self.name)
 
     def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, DeliveryOutcome]]:
         """Delivers each as `deliver` does, in batches where the destination takes them; blocking.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
 from homing.store import STORE_KINDS, Store
+from homing.store_ref import StoreRef
 
 #: The group of entry points by which a package brings a store: `scheme = "module:function"`, which takes the URL.
 ENTRY_POINTS = "homing.stores"
@@ -23,7 +22,7 @@ _SQL = STORE_KINDS["sql"].schemes
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 
 
-def open_store(url: str, *, read_only: bool = False) -> Store:
+def open_store(url: str | StoreRef, *, read_only: bool = False) -> Store:
     """Opens the store this URL names, without connecting yet.
 
     `read_only` is for SQL stores: the database then refuses whatever would write, and no table is made.
@@ -32,7 +31,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     else. Raises UnknownStoreError for an unknown scheme, ConfigurationError for a malformed URL, or for a package's
     store that cannot be loaded.
     """
-    url = resolve_url(url)
+    url = StoreRef(url).resolve()
     check_scheme(url)
     scheme = _scheme(url)
     if read_only and scheme not in _SQL:
@@ -76,46 +75,7 @@ def _opener(scheme: str) -> Callable[..., Any]:
         raise ConfigurationError(f"the store for {scheme}://, {reference}, cannot be loaded: {error}") from error
 
 
-def _check_parts(url: str) -> None:
-    """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
-    would call a part of the password a port or an option, and say so."""
-    if _scheme(url) == "sqlite" or not _SCHEME.fullmatch(_scheme(url)):
-        return  # a path; a connection string, or nothing that has parts
-    place, *behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)
-    # A database's password ends at the first @, a broker's at the last.
-    misread = place.count("@") > 1 and _scheme(url) in _SQL
-    try:
-        urlsplit(url)
-    except ValueError:
-        misread = True
-    if misread or any("@" in part for part in behind_host):
-        raise ConfigurationError(
-            "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
-            "are written as %40 %3A %2F %3F %23 %5B %5D %25"
-        )
-
-
 def _scheme(url: str) -> str:
     """The scheme without its driver: `postgresql+psycopg` is a postgresql."""
     scheme, separator, _ = url.partition("://")
     return scheme.partition("+")[0] if separator else ""
-
-
-def resolve_url(url: str) -> str:
-    """The URL itself, where `env:NAME` was given instead of it.
-
-    Raises ConfigurationError, which repeats nothing, for a URL that cannot be taken apart.
-    """
-    if not isinstance(url, str) or not url:
-        raise ConfigurationError(
-            f"a store URL is a text such as sqlite:///inbox.db?store=orders, not a {type(url).__name__}"
-        )
-    if not url.startswith("env:"):
-        _check_parts(url)
-        return url
-    variable = url[len("env:") :]
-    value = os.environ.get(variable)
-    if not value:
-        raise ConfigurationError(f"the store is to be found in the environment variable {variable}, which is not set")
-    _check_parts(value)
-    return value

@@ -20,6 +20,7 @@ from homing.pipeline import (
     processor,
     transformer,
 )
+from tests.flows import deliver_many
 
 WAIT = 10.0
 
@@ -372,7 +373,7 @@ def test_error_of_an_own_processor_names_its_destination_which_others_may_share_
         with pytest.raises(ExecutionError, match=f"priceless of {reached}: ValueError: no rate") as failure:
             chain.execute(1)
         (error,) = failure.value.errors
-        many_at_once = [ended for _, ended in chain.flows[0].deliver_many([MessageContext(Message("m1", 1))])]
+        many_at_once = deliver_many(chain.flows[0], [MessageContext(Message("m1", 1))])
     assert failure.value.message.content["errors"][name]["handler"] == f"priceless of {reached}"
     assert str(error).startswith(f"destination {reached!r}: transformer 'priceless' failed on message ")
-    assert [getattr(ended, "handler", None) for ended in many_at_once] == [f"priceless of {reached}"]
+    assert [ended.error and ended.error.handler for ended in many_at_once.values()] == [f"priceless of {reached}"]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 from homing import message as m
 from homing.errors import UnstorableContentError
 from homing.message import Message
 from homing.row import MOST_CHARACTERS, envelope, to_nanoseconds
-from homing.stores.sql.header_columns import header_values
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.validation import refuse_unfit
 
 _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is said
 
 
-def to_row(
-    message: Message, now: int, *, partitions: int = 0, columns: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def to_row(message: Message, now: int, *, partitions: int = 0, columns: HeaderColumns | None = None) -> dict[str, Any]:
     """The values to insert, where they are not the column's default; raises UnstorableContentError for what cannot be
     stored."""
     if type(message.id) is not str or not 0 < len(message.id) <= MOST_CHARACTERS:
@@ -41,7 +38,7 @@ def to_row(
     row.update((name, value) for name, value in said.items() if value is not None and value != _DEFAULTS.get(name))
     if partitions:
         row["bucket"] = bucket_of(message.partition_key or message.session_id or message.id, partitions)
-    return {**row, **header_values(message, columns)} if columns else row
+    return {**row, **columns.values(message)} if columns else row
 
 
 def plain_row(message_id: str, content: Any, now: int, *, partitions: int) -> dict[str, Any]:

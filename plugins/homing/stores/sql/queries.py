@@ -14,10 +14,11 @@ from sqlalchemy.engine import Connection
 from homing.errors import ConfigurationError, UnreadableMessageError
 from homing.message import ACKNOWLEDGED, DEAD, STATES, Message, MessageRef
 from homing.pipeline_store import StoreView
-from homing.row import NANOSECONDS, READ, is_keepable, legible, read
+from homing.row import HEADERS, NANOSECONDS, READ, is_keepable, legible, read
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import portions_by_id, ranges
 from homing.stores.sql.rows import state_of
 
@@ -36,6 +37,7 @@ class SqlView(StoreView):
         self._table = table
         self._finder = finder
         self._archive = archive
+        self._columns = HeaderColumns.of(table)
         # One statement, so that a message on its way into the archive is seen once, and not twice or never.
         self._all: sa.FromClause = table
         if archive is not None:
@@ -98,14 +100,22 @@ class SqlView(StoreView):
         due, now = self._first_time(sa.true()), self._database.now()
         return None if due is None or due > now else (now - due) / NANOSECONDS
 
-    def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
+    def browse(
+        self, limit: int, state: str | None, after: int, ids: Collection[str] | None, *, written: bool = False
+    ) -> list[Message]:
+        """`written` leaves the headers as they were stored, whatever the application's columns say."""
         if state is not None and state not in STATES:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
 
         def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
             c, states = known.c, state_of(known, self._database.now())
             names = [c[name] for name in READ]
-            statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
+            statement = (
+                sa.select(*names, states, *self._columns.selected(known))
+                .where(c.sequence > after)
+                .order_by(c.sequence)
+                .limit(limit)
+            )
             if state is not None:
                 statement = statement.where(states == state)
             if ids is None:
@@ -115,7 +125,8 @@ class SqlView(StoreView):
                 found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
             return sorted(found, key=lambda row: row.sequence)[:limit]
 
-        return [_look(row) for row in self._read_all(ask)]
+        columns = HeaderColumns({}) if written else self._columns
+        return [_look(row, columns) for row in self._read_all(ask)]
 
     def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
         c = self._table.c
@@ -130,10 +141,11 @@ class SqlView(StoreView):
     def _look_at(self, where: Sequence[Any]) -> Iterator[Message]:
         c = self._table.c
         states = state_of(self._table, self._database.now())
-        statement = sa.select(*(c[name] for name in READ), states).where(*where).order_by(c.sequence)
+        names = [c[name] for name in READ]
+        statement = sa.select(*names, states, *self._columns.selected(self._table)).where(*where).order_by(c.sequence)
         found = self._database.read(lambda connection: list(connection.execute(statement)))
         while found:
-            yield _look(found.pop(0))  # and keeps it no longer
+            yield _look(found.pop(0), self._columns)  # and keeps it no longer
 
     def states(self, ids: Collection[str] | None = None) -> Iterator[tuple[str, str, MessageRef]]:
         after = 0
@@ -227,8 +239,9 @@ class SqlView(StoreView):
             after = seen[-1].sequence
 
 
-def _look(row: Any) -> Message:
-    values = tuple(row)[: len(READ)]
+def _look(row: Any, columns: HeaderColumns) -> Message:
+    (merged,) = columns.merge_all([tuple(row)], HEADERS)
+    values = merged[: len(READ)]
     try:
         message = read(values, row.lock_token)
     except UnreadableMessageError:

@@ -10,6 +10,7 @@ from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.message import LEASED, TEXT, Message, decode
 from homing.row import RARE, READ, faults, from_nanoseconds
+from homing.stores.sql.header_columns import OWN
 
 #: What is read of a fresh message: one that is nothing but its content, and as `store()` left it. The rest follows.
 FRESH = ("sequence", "time_next", "id", "message", "encoding")
@@ -55,10 +56,10 @@ def is_fresh(row: tuple[Any, ...]) -> bool:
     )
 
 
-def beyond_fresh(table: sa.FromClause) -> sa.ColumnElement[Any]:
+def beyond_fresh(table: sa.Table) -> sa.ColumnElement[Any]:
     """An expression that is NULL for fresh messages."""
     c = table.c
-    nothing = (c.lock_token, c.time_to_live, c.headers, beyond_plain(table))
+    nothing = (c.lock_token, c.time_to_live, c.headers, beyond_plain(table), *(c[name] for name in table.info[OWN]))
     fresh = sa.and_(
         c.time_scheduled == c.time_next,
         c.time_created == c.time_next,

@@ -9,12 +9,13 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 
 from homing.errors import ConfigurationError
-from homing.row import PLAIN, READ
+from homing.row import HEADERS, PLAIN, READ
 from homing.scans import ALL, DEAD, PATIENCE, WAITING, Condition, Scans
 from homing.store import BatchLease
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.commit_horizon import settled
 from homing.stores.sql.database import Database, fetch
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import ranges
 from homing.stores.sql.rows import beyond_plain
 
@@ -59,8 +60,10 @@ class SqlScans(Scans):
         self, after: int, upto: int, *, which: str = ALL, conditions: Sequence[Condition] = (), page: int = 1000
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
         c, mine = self._table.c, self._wanted(which, conditions)
-        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.table_id, c.batch_id]
-        whole = [*(c[name] for name in READ), c.table_id, c.batch_id]
+        own = HeaderColumns.of(self._table)
+        last = (c.table_id, c.batch_id, *own.selected(self._table))
+        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), *last]
+        whole = [*(c[name] for name in READ), *last]
         columns = plain
         for start, end in ranges(self._database, self._table, mine, after=after, upto=upto, page=page):
             found = self._page(columns, start, end, mine, page)
@@ -68,7 +71,7 @@ class SqlScans(Scans):
                 columns = whole  # the same page once more, and all that follow
                 found = self._page(columns, start, end, mine, page)
             if found:
-                yield found
+                yield own.merge_all(list(found), HEADERS)
 
     def _page(
         self, columns: Sequence[Any], after: int, upto: int, mine: Sequence[Any], page: int
