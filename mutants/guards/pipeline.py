@@ -98,7 +98,7 @@ GUARDS = (
     guard(
         "what a processor may set as a header, a store takes",
         "pipeline/context.py",
-        "            written = accept_json({key: value})\n",
+        "            written = copy_json({key: value})\n",
         "            written = {key: value}\n",
         f"{_HEADERS}test_a_header_that_no_store_takes_fails_the_processor_that_sets_it",
     ),
@@ -128,7 +128,7 @@ GUARDS = (
     guard(
         "what was returned and has run nothing is no result",
         "invocation/invalid_return.py",
-        "isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):",
+        "isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):",
         "isgenerator(returned) and returned is None:",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
     ),

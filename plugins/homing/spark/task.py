@@ -13,7 +13,7 @@ from homing.delivery.arrow import steps
 from homing.delivery.arrow.columns import rows_of
 from homing.delivery.arrow.page import Page
 from homing.delivery.step import ProcessorRun, Step
-from homing.invocation.rate_limit import share_rates
+from homing.invocation.guard import share_rates
 from homing.ledger import DROPPED, FILTERED, SOURCE_FLOW, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import DestinationFlow, SourceFlow, load_chain
@@ -51,14 +51,19 @@ class Task:
             left_out = DROPPED if is_source else FILTERED
             run = ProcessorRun(step, SourceFlow(processors, flow_name), recorder, left_out, ends=False)
             for batch in batches:
+                messages = list(rows_of(batch))
+                # The plan left out what a worker died of, unless the crash was in this very flow.
+                known = step.ledger.known([row["id"] for row in messages]) if step.fence.crashed else {}
                 output = steps.OutputBuilder()
-                for place, row in enumerate(rows_of(batch)):
-                    context = run.run(steps.begin, row, steps.about_row(row, flow_name), {})
+                for place, row in enumerate(messages):
+                    context = run.run(steps.begin, row, steps.about_row(row, flow_name), known)
                     if context is not None:
                         output.add(place, context)
                     if output.is_full:
+                        recorder.rest()
                         yield output.of(batch)
                         output = steps.OutputBuilder()
+                recorder.rest()
                 yield output.of(batch)
 
     def deliver(self, flow_name: str, batches: Iterator[pa.RecordBatch], start: int = 0) -> Iterator[pa.RecordBatch]:
