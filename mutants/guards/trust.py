@@ -37,6 +37,21 @@ GUARDS = (
         f"{_URLS}test_a_password_without_a_host_is_in_no_traceback[user:geheim-amqp]",
     ),
     guard(
+        "a hostile id steers no terminal and forges no line in an application's log",
+        "__init__.py",
+        "\nmake_log_records_printable()\n",
+        "\n",
+        "tests/unit/test_printable.py::"
+        "test_a_hostile_id_neither_steers_a_terminal_nor_forges_a_line_in_the_applications_log",
+    ),
+    guard(
+        "the SQLite file that a link leads to is made for its owner alone",
+        "stores/sql/engine.py",
+        "os.path.realpath(str(url.database))",
+        "str(url.database)",
+        f"{_URLS}test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too",
+    ),
+    guard(
         "what SQLAlchemy says of a URL, and quotes of it, is not shown",
         "stores/sql/store.py",
         'such as sqlite:///inbox.db?store=orders") from None\n',

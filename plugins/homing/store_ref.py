@@ -120,8 +120,8 @@ def _check_parts(url: str) -> None:
     would call a part of the password a port or an option, and say so."""
     scheme, separator, rest = url.partition("://")
     scheme = scheme.partition("+")[0]
-    if not separator or scheme == "sqlite" or not _SCHEME.match(url):
-        return  # a path; a connection string, or nothing that has parts
+    if not separator or not _SCHEME.match(url):
+        return  # a connection string, or nothing that has parts
     place, *behind_host = re.split(r"[/?#]", rest, maxsplit=1)
     # A database's password ends at the first @, a broker's at the last.
     misread = place.count("@") > 1 and scheme in _DATABASES
@@ -129,7 +129,8 @@ def _check_parts(url: str) -> None:
         urlsplit(url)
     except ValueError:
         misread = True
-    if misread or any("@" in part for part in behind_host):
+    # Of a file, what follows is a path.
+    if misread or (scheme != "sqlite" and any("@" in part for part in behind_host)):
         raise ConfigurationError(
             "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
             "are written as %40 %3A %2F %3F %23 %5B %5D %25"

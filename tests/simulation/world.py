@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from homing.delivery import PipelineStores
+from homing.delivery import PipelineStores, recorder
 from homing.pipeline import HandlerChain, MessageContext, destination, message_filter
-from homing.spark import jobs, recorder
+from homing.spark import jobs
 from homing.store_ref import StoreRef
 from homing.stores import open_store
 from homing.stores.sql import SqlStore

@@ -60,6 +60,7 @@ def begin(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence
     if is_by_hand(context) or _clears(context):
         return kept.append_within(event, rule.above, rule.window, otherwise=ASKED)
     if len(ids) > rule.above:
+        kept.append(replace(event, event=ASKED, what=RETRY))
         return False
     kept.append(replace(event, what=RETRY))
     return True
@@ -78,11 +79,17 @@ def answer(store: SqlStore, context: Any, ids: Sequence[str], *, approved: bool,
     store.operations().append(event)
 
 
-def why_not(context: Any, responder: dict[str, Any] | None) -> str | None:
+def why_not(store: SqlStore, context: Any, ids: Sequence[str], responder: dict[str, Any] | None) -> str | None:
     """Why this user's approval does not count; None when it does. What the pipeline asked for itself can be approved by
     all who may answer."""
     if not is_by_hand(context):
-        return None
+        if not _clears(context) or any(event.what == RETRY for event in store.operations().of(_id(context, ids))):
+            return None
+        # It may be the user who approves it now.
+        return (
+            "the run was cleared and selected other messages than before, and it is not known who cleared it: trigger "
+            f"{context['dag'].dag_id} with these messages instead"
+        )
     asker, names = asker_of(context), {str(name) for name in (responder or {}).values() if name}
     if asker is None or not names:
         return "it is not known who asked for this replay, or who approved it"

@@ -243,6 +243,39 @@ def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody(
     assert stores.failures.count()["available"] == 0
 
 
+def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody_also_when_it_is_cleared(
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRM", "up")
+    ids = names(stores, failed)
+    approval(held, ids).execute(run("r1", by_hand=False))
+    cleared = run("r1", by_hand=False, clears=1)
+    approval(held, ids).execute(cleared)
+    assert asked == ["Replay 3 messages of orders?"] * 2
+
+    answer(held, ids, cleared, "Approve", {"id": "1", "name": "ann"})
+    replay(held, ids, cleared)
+
+    assert stores.failures.count()["available"] == 0
+
+
+def test_who_slips_messages_into_a_cleared_run_cannot_approve_them(
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], asked: list[str]
+) -> None:
+    """Airflow does not tell who cleared a run: it may be the very user who approves."""
+    ids = names(stores, failed)
+    approval(held, ids[:1]).execute(run("r1", by_hand=False))
+    cleared = run("r1", by_hand=False, clears=1)
+    approval(held, ids).execute(cleared)
+    assert asked == ["Replay 3 messages of orders?"]
+
+    with pytest.raises(AirflowException, match="not known who cleared it"):
+        answer(held, ids, cleared, "Approve", {"id": "1", "name": "ann"})
+
+    with pytest.raises(AirflowFailException, match="not approved"):
+        replay(held, ids, cleared)
+
+
 def test_messages_that_were_slipped_in_are_not_replayed(
     held: PipelineConfig, stores: PipelineStores, failed: list[str]
 ) -> None:

@@ -202,3 +202,13 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 def test_a_broker_cannot_be_opened_read_only() -> None:
     with pytest.raises(UnsupportedError, match="SQL stores can"):
         open_store("memory://x", read_only=True)
+
+
+def test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "inbox.db").symlink_to(tmp_path / "volume" / "inbox.db")
+
+    with open_store(f"sqlite:///{tmp_path}/inbox.db?store=orders") as store:
+        store.store(1)
+
+    assert (tmp_path / "volume" / "inbox.db").stat().st_mode & 0o777 == 0o600
