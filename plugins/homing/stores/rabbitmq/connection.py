@@ -35,7 +35,9 @@ class Connection(pika.SelectConnection):  # type: ignore[misc]
     """Hands many frames to the socket at once: pika itself makes a system call for each. And skips the search for
      waiting callbacks when a message arrives: pika does it at every frame.
 
-    If a later pika sends or receives frames in another way, this is bypassed, and only the speed is lost.
+    pika has no public way to either. Without the first, storing takes a third more of a processor, and without the
+    second, receiving a tenth more (measured with pika 1.4.4). If a later pika sends or receives frames in another way,
+    this is bypassed, and only the speed is lost.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
