@@ -233,8 +233,8 @@ GUARDS = (
     guard(
         "a store that a DAG may not name to the web is left out when it is read, too",
         _SERIALIZED,
-        "(name if isinstance(name, str) and is_public(name) else None for name in stores)",
-        "(name if isinstance(name, str) else None for name in stores)",
+        "(_public_name(said.get(name)) for name in ",
+        "(said.get(name) for name in ",
         f"{_OBSERVED}test_stores_that_a_dag_may_not_name_are_left_out_when_they_are_read_too",
     ),
     guard(

@@ -64,6 +64,13 @@ GUARDS = (
         f"{_SUPERSEDING}test_a_message_dead_lettered_by_one_who_died_then_is_one_dead_letter_in_the_end",
     ),
     guard(
+        "what the dead-letter store refuses of the dead holds up no other",
+        _SETTLING,
+        "                    continue\n                self._store.finish_dead(",
+        "                    raise\n                self._store.finish_dead(",
+        "tests/unit/listener/test_killed.py::test_what_the_dead_letter_store_refuses_of_the_dead_holds_up_no_other",
+    ),
+    guard(
         "a message of a memory store has one dead letter, however often it comes again",
         _SETTLING,
         "if number is None or delivery.has_moved:",

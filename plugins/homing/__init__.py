@@ -18,10 +18,13 @@ from homing.pipeline import (
     processor_router,
     transformer,
 )
+from homing.printable import make_log_records_printable
 from homing.retry import Retry, RetryPolicy
 from homing.stores import open_store
 
 __version__ = "0.1.0"
+
+make_log_records_printable()
 
 __all__ = [
     "CircuitBreaker",

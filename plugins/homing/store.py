@@ -255,13 +255,18 @@ class Store(ABC):
             self.has_due()
         return found
 
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        """Raises UnsupportedError where this store is not cut into partitions, and ConfigurationError for one that it
+        does not have. Connects to nothing."""
+        raise self._lacks(PARTITIONS)
+
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool | None:
         """Whether a consumer could claim a message now; None where only claiming tells. Takes nothing.
 
         `partitions`, as in `claim`, keeps to these.
         """
         if partitions is not None:
-            raise self._lacks(PARTITIONS)
+            self.require_partitions(partitions)
         counts = self.lengths()
         if counts is not None:
             return counts[AVAILABLE] > 0

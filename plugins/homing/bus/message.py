@@ -89,8 +89,8 @@ class Message:
                 )
             if type(key) is not str or not (value is None or type(value) in (str, int, float, bool)):
                 raise UnstorableContentError(
-                    f"the application property {key!r} is {value!r:.60}; properties have texts as names and texts, "
-                    "numbers, booleans or None as values"
+                    f"the application property {key!r:.60} is of type {type(value).__name__}: properties have texts as "
+                    "names and texts, numbers, booleans or None as values"
                 )
         m.encode_headers(self.application_properties)
 

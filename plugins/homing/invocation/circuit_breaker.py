@@ -6,8 +6,9 @@ import threading
 import time
 from dataclasses import dataclass
 
-from homing.errors import CircuitOpenError, ConfigurationError
-from homing.invocation.rate_limit import Clock, is_positive
+from homing.constraints import AtLeastOne, Positive, check_fields
+from homing.errors import CircuitOpenError
+from homing.invocation.rate_limit import Clock
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,11 @@ class CircuitBreaker:
     If that one succeeds all may call again, otherwise the pause begins anew. A value: immutable, safe to share.
     """
 
-    failures: int = 5
-    pause: float = 30.0
+    failures: AtLeastOne = 5
+    pause: Positive = 30.0
 
     def __post_init__(self) -> None:
-        if type(self.failures) is not int or self.failures < 1:
-            raise ConfigurationError(f"failures of a circuit breaker must be an integer >= 1, got {self.failures!r}")
-        if not is_positive(self.pause):
-            raise ConfigurationError(f"pause of a circuit breaker must be > 0 seconds, got {self.pause!r}")
+        check_fields(self, of="a circuit breaker")
 
 
 class Circuit:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from homing.errors import ConfigurationError
+from homing.constraints import Positive, check
 
 Clock = Callable[[], float]
 
@@ -26,8 +26,7 @@ class RateLimiter:
         clock: Clock = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        if not is_positive(per_second):
-            raise ConfigurationError(f"rate must be > 0 calls per second, got {per_second!r}")
+        check("rate in calls per second", per_second, Positive)
         self.per_second = per_second
         self._interval = 1.0 / per_second
         self._burst = max(burst, self._interval)
@@ -68,8 +67,3 @@ class RateLimiter:
         """In how many seconds `take` has a turn."""
         with self._lock:
             return max(0.0, self._next + self._interval - self._clock())
-
-
-def is_positive(value: object) -> bool:
-    """Whether this is a finite number above 0."""
-    return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value) and value > 0

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, StoreError
+from homing.invocation.error_info import sign_of
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.lifecycle import Listener
 from homing.listener.metrics import Counts, ListenerMetrics
 from homing.listener.service import Service
 from homing.listener.workers import ListenerWorkers
-from homing.store import Store
+from homing.store import COUNT, Store
+
+log = logging.getLogger(__name__)
 
 
 class StoreListener(Listener[Service, ListenerWorkers]):
@@ -32,6 +36,8 @@ class StoreListener(Listener[Service, ListenerWorkers]):
             raise ConfigurationError(
                 f"store {name_of(store)!r} cannot be its own dead-letter store: what failed would come back for ever"
             )
+        if self._config.partitions is not None:
+            store.require_partitions(self._config.partitions)
         self.store = store
         self._counts = Counts()
         super().__init__(f"store {name_of(store)!r}")
@@ -47,8 +53,19 @@ class StoreListener(Listener[Service, ListenerWorkers]):
         return ListenerWorkers(self.store, self._config, service, self._counts)
 
     def metrics(self) -> ListenerMetrics:
-        """The numbers so far, and those of this moment."""
+        """The numbers so far, and those of this moment, for which the store is asked; a store that cannot be reached
+        is not waited for beyond that."""
         run = self._current_run()
         held = [] if run is None else run.in_flight.held()
-        oldest = min((delivery.stored_at for delivery in held), default=None)
-        return self._counts.read(len(held), None if oldest is None else max(0.0, time.time() - oldest))
+        ages = [max(0.0, time.time() - delivery.due_at) for delivery in held]
+        waiting = self._oldest_waiting()
+        return self._counts.read(len(held), max([*ages, *([] if waiting is None else [waiting])], default=None))
+
+    def _oldest_waiting(self) -> float | None:
+        if COUNT not in getattr(self.store, "features", ()):
+            return None
+        try:
+            return self.store.oldest_age()
+        except StoreError as error:
+            log.debug("store %s does not tell its oldest age: %s", name_of(self.store), sign_of(error))
+            return None

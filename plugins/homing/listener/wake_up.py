@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from homing.invocation.error_info import sign_of
 from homing.listener.config import name_of
@@ -17,6 +18,9 @@ _LONGEST_PAUSE = 1.0  # seconds after which a store that called in vain, or is a
 _FIRST_PAUSE = 0.01
 
 
+_EVERYTHING: Mapping[str, Any] = {}
+
+
 class Waker:
     """Waits in a thread of its own, which does not keep a process alive. Thread-safe.
 
@@ -24,9 +28,13 @@ class Waker:
     mistaken. It is no guarantee either: the listener also looks at its own intervals.
     """
 
-    def __init__(self, store: Store, wake: Callable[[], None], longest_pause: float) -> None:
+    def __init__(
+        self, store: Store, wake: Callable[[], None], longest_pause: float, share: Mapping[str, Any] = _EVERYTHING
+    ) -> None:
+        """`share` says which part of the store it waits for: the arguments of its `wait`."""
         self._store = store
         self._wake = wake
+        self._share = share
         self._longest_pause = min(longest_pause, _LONGEST_PAUSE)
         self._changed = threading.Condition()
         self._is_wanted = False
@@ -60,7 +68,7 @@ class Waker:
     def _run(self) -> None:
         while self._is_listened_to():
             try:
-                has_come = self._store.wait(_WAIT, ended=lambda: self._is_ended)
+                has_come = self._store.wait(_WAIT, ended=lambda: self._is_ended, **self._share)
             except Exception as error:  # noqa: BLE001 - a store that is away is waited for
                 log.debug("cannot wait for store %s, trying again: %s", name_of(self._store), sign_of(error))
                 self._in_vain += 1

@@ -51,7 +51,7 @@ class ListenerWorkers:
         self._leases = DeliveryLeases(store, config.lease_seconds, self._let_go_of_lost)
         size, leases = config.batch_size if service.is_batch else 1, self._leases
         self.in_flight = InFlight(config.polling_seconds, size, keep=leases.keep, forget=leases.forget)
-        self._waker = Waker(store, self.in_flight.poll_now, config.polling_seconds)
+        self._waker = Waker(store, self.in_flight.poll_now, config.polling_seconds, config.share)
         self._outcomes = OutcomeWriter(store, config, service, self.in_flight, counts)
         self._workers: list[_Worker] = []
         self._ended = threading.Event()
@@ -128,12 +128,12 @@ class ListenerWorkers:
         config, limit, found, due_in = self._config, self.in_flight.take_limit, list[Message](), None
         try:
             if CLAIM in self._store.features:
-                found = list(self._store.claim(limit, lease=config.lease_seconds))
+                found = list(self._store.claim(limit, lease=config.lease_seconds, **config.share))
             else:
                 while len(found) < limit and (message := self._store.retrieve()) is not None:
                     found.append(message)
             if not found and WAKE_UP in self._store.features:
-                due_in = self._store.due_in()
+                due_in = self._store.due_in(**config.share)
         except BaseException as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("cannot retrieve from store %s, trying again: %s", self._store_name, sign_of(error))
         messages = [item for item in found if isinstance(item, Message) and type(item.id) is str]

@@ -241,6 +241,13 @@ class MemoryStore(Store):
                 counted[entry.state] += 1
         return counted
 
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
+            )
+
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         with self._now():
             return self._index.has_ready(self._share(partitions))
@@ -338,11 +345,8 @@ class MemoryStore(Store):
     def _share(self, partitions: Collection[int] | None) -> Callable[[int | None], bool] | None:
         if partitions is None:
             return None
+        self.require_partitions(partitions)
         known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
         # Messages stored when there were more partitions, or none, belong to the first consumer that asks.
         return lambda number: number is None or number in partitions or number >= known
 

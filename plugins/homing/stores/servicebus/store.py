@@ -204,7 +204,7 @@ class ServiceBusStore(Store):
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         if partitions is not None:
-            raise self._lacks(contract.PARTITIONS)
+            self.require_partitions(partitions)
         # What can be handed out may stand before, between or behind messages that are scheduled or deferred.
         after = 0
         while page := self.peek(after=after):

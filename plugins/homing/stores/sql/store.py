@@ -42,6 +42,7 @@ from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.future_times import Strays
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.notify import WakeUp, notify
@@ -124,6 +125,7 @@ class SqlStore(Store):
         registry = registry_table()
         self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._table.name)
+        self._columns = HeaderColumns(self._options.column_types, typed=self._database.dialect.keeps_types)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
         self._finder = finder = Finder(self._database, self._table, archive)
         self._claims = Claims(self._database, self._table, name, registry, finder)
@@ -179,7 +181,7 @@ class SqlStore(Store):
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._options.column_types
+        now, parts, columns = self._database.now(), self._options.partitions, self._columns
         new_ids, surely = ordered_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
@@ -321,6 +323,10 @@ class SqlStore(Store):
     ) -> list[Message]:
         return self._views.browse(limit, state, after, ids)
 
+    def browse_written(self, limit: int, *, ids: Collection[str], after: int = 0) -> list[Message]:
+        """The same with the headers as they were stored, whatever the application's own columns say by now."""
+        return self._views.browse(limit, None, after, ids, written=True)
+
     def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
         """All messages that are not acknowledged, as `browse` shows them, or those of these ids; read a portion at a
         time, so that it does not matter how large they are."""
@@ -334,6 +340,13 @@ class SqlStore(Store):
 
     def require_writable(self) -> None:
         self._live.touch()
+
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
+            )
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
@@ -482,7 +495,13 @@ class SqlStore(Store):
     # -- batches, without their contents -----------------------------------------------------------------------
 
     def lease_batch(
-        self, limit: int, *, batch_id: str, lease: float, ids: Collection[str] | None = None
+        self,
+        limit: int,
+        *,
+        batch_id: str,
+        lease: float,
+        ids: Collection[str] | None = None,
+        partitions: Collection[int] | None = None,
     ) -> BatchLease | None:
         """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
 
@@ -490,7 +509,9 @@ class SqlStore(Store):
         holds is kept, and its lease made to last `lease` seconds from now. What has an id that is not text, which only
         SQLite allows, is given another and kept aside.
         """
-        held = self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
+        share, known = self._share(partitions), self._options.partitions
+        wanted = Wanted(limit, batch_id, lease, ids, partitions=share, of_partitions=known, contents=False)
+        held = self._claim(wanted).lease(batch_id)
         if held is None or self._database.dialect.keeps_types:
             return held
         renamed = self._batches.rename(held, lambda why: self._settlements.bury(contract.UNREADABLE, why).values)
@@ -653,9 +674,5 @@ class SqlStore(Store):
     def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
         if partitions is None:
             return None
-        known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
+        self.require_partitions(partitions)
         return partitions
