@@ -7,6 +7,7 @@ from mutants.guards import (
     access,
     airflow,
     bus,
+    conformance,
     delivery,
     erasure,
     failure,
@@ -39,4 +40,5 @@ GUARDS: tuple[Guard, ...] = (
     *erasure.GUARDS,
     *failure.GUARDS,
     *trust.GUARDS,
+    *conformance.GUARDS,
 )
