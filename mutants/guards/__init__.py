@@ -11,6 +11,8 @@ from mutants.guards import (
     delivery,
     erasure,
     failure,
+    forks,
+    identity,
     listener,
     memory,
     pipeline,
@@ -39,6 +41,8 @@ GUARDS: tuple[Guard, ...] = (
     *tls.GUARDS,
     *erasure.GUARDS,
     *failure.GUARDS,
+    *forks.GUARDS,
+    *identity.GUARDS,
     *trust.GUARDS,
     *conformance.GUARDS,
 )

@@ -131,6 +131,20 @@ GUARDS = (
         f"{_HAND}test_who_asked_cannot_approve[ann-responder1]",
     ),
     guard(
+        "who slips messages into a cleared run cannot approve them",
+        _BY_HAND,
+        "        if not _clears(context) or any(event.what == RETRY",
+        "        if True or any(event.what == RETRY",
+        f"{_HAND}test_who_slips_messages_into_a_cleared_run_cannot_approve_them",
+    ),
+    guard(
+        "that the pipeline asked for an approval is written down as its own question",
+        _BY_HAND,
+        "        kept.append(replace(event, event=ASKED, what=RETRY))\n",
+        "",
+        f"{_HAND}test_what_the_pipeline_asked_for_itself_is_approved_by_anybody_also_when_it_is_cleared",
+    ),
+    guard(
         "a replay of which it is not known who asked for it is not approved",
         _BY_HAND,
         "    if asker is None or not names:\n",

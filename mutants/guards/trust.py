@@ -15,14 +15,14 @@ _URLS = "tests/unit/stores/test_open_store.py::"
 GUARDS = (
     guard(
         "a password with an @ in it is not taken for a host, which errors name",
-        "stores/__init__.py",
+        "store_ref.py",
         'place.count("@") > 1 and',
         "False and",
         f"{_URLS}test_a_password_with_an_at_sign_is_not_taken_for_the_host[a@geheim-postgresql]",
     ),
     guard(
         "a URL is looked at before others take it apart, and quote it",
-        "stores/__init__.py",
+        "store_ref.py",
         "        _check_parts(url)\n        return url\n",
         "        return url\n",
         "tests/unit/airflow_parts/test_connection.py::"
@@ -35,6 +35,21 @@ GUARDS = (
         "        _ = parts.port\n",
         "",
         f"{_URLS}test_a_password_without_a_host_is_in_no_traceback[user:geheim-amqp]",
+    ),
+    guard(
+        "a hostile id steers no terminal and forges no line in an application's log",
+        "__init__.py",
+        "\nmake_log_records_printable()\n",
+        "\n",
+        "tests/unit/test_printable.py::"
+        "test_a_hostile_id_neither_steers_a_terminal_nor_forges_a_line_in_the_applications_log",
+    ),
+    guard(
+        "the SQLite file that a link leads to is made for its owner alone",
+        "stores/sql/engine.py",
+        "os.path.realpath(str(url.database))",
+        "str(url.database)",
+        f"{_URLS}test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too",
     ),
     guard(
         "what SQLAlchemy says of a URL, and quotes of it, is not shown",

@@ -1,7 +1,7 @@
 """Homing: guaranteed message delivery for people who run Airflow and Spark."""
 
 from homing.invocation.batch_result import PartialFailure
-from homing.invocation.rate_limit import CircuitBreaker
+from homing.invocation.circuit_breaker import CircuitBreaker
 from homing.listener import ListenerConfig, StoreListener
 from homing.message import Message
 from homing.pipeline import (
@@ -18,10 +18,13 @@ from homing.pipeline import (
     processor_router,
     transformer,
 )
+from homing.printable import make_log_records_printable
 from homing.retry import Retry, RetryPolicy
 from homing.stores import open_store
 
 __version__ = "0.1.0"
+
+make_log_records_printable()
 
 __all__ = [
     "CircuitBreaker",

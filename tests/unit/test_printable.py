@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homing.printable import printable
+from homing import ListenerConfig, Message, StoreListener, open_store
+from homing.invocation.error_info import frames_of
+from homing.printable import make_log_records_printable, printable
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,44 @@ def test_whatever_comes_leaves_one_line_that_can_be_written(text: str) -> None:
     shown.encode()
     assert len(f"x{shown}x".splitlines()) == 1
     assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in shown)
+
+
+def test_a_hostile_id_neither_steers_a_terminal_nor_forges_a_line_in_the_applications_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def service(content: object) -> None:
+        raise ValueError(content)
+
+    with open_store("memory://hostile-orders") as store, open_store("memory://hostile-dead") as dead_letters:
+        store.store(Message("a\x1b[2J\nERROR:root:forged", "x"))
+        options = ListenerConfig(
+            polling_interval=0.05, max_retries=0, retry_interval=0.05, dead_letter_store=dead_letters
+        )
+        listener = StoreListener(store, options)
+        listener.attach(service)
+        listener.start()
+        deadline = time.monotonic() + 20
+        while "went to dead-letter store" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.02)
+        listener.graceful_stop()
+
+    assert "message a\\x1b[2J\\nERROR:root:forged of store" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
+def test_records_of_others_and_stacks_of_ours_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise OSError
+
+    make_log_records_printable()  # once is enough
+    logging.getLogger("theirs").warning("%s", "a\nb")
+    logging.getLogger("homing.ours").warning("%s %d %s", frames_of(ValueError()) + "\n", 3, frames_of(ValueError()))
+    logging.getLogger("homing.ours").warning("%s and %s", ValueError("c\nd"), "e\nf")
+    logging.getLogger("homing.ours").warning("%(name)s", {"name": "g"})
+    record = logging.getLogger("homing.ours").makeRecord("homing.ours", 30, "f", 1, "%s", (Silent(),), None)
+
+    assert "a\nb" in caplog.text
+    assert "c\\nd and e\\nf" in caplog.text
+    assert isinstance(record.args, tuple)
+    assert isinstance(record.args[0], Silent)

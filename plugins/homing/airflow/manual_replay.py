@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from homing.airflow.pipeline import PipelineSpec, batch_id
+from homing.airflow.pipeline_config import PipelineConfig, batch_id
 from homing.delivery import open_pipeline_stores
 from homing.delivery.operations import CLEAR, REPLAY, RETRY, Operator, Rule, declare, named
 from homing.errors import HomingError
@@ -32,12 +32,12 @@ def asker_of(context: Any) -> str | None:
     return getattr(context["dag_run"], "triggering_user_name", None) or None
 
 
-def rule_of(pipeline: PipelineSpec) -> Rule | None:
+def rule_of(pipeline: PipelineConfig) -> Rule | None:
     above = pipeline.approve_replays_above
     return None if above is None else Rule(above, pipeline.approval_window, pipeline.replay_dag_id)
 
 
-def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
+def declare_rule(store: SqlStore, pipeline: PipelineConfig, log: Any) -> None:
     """Lets the command line know of the pipeline's rule. What cannot be written down holds up no delivery."""
     try:
         declare(store, rule_of(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
@@ -45,7 +45,7 @@ def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
         log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
 
 
-def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+def begin(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
     """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved.
 
     What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
@@ -60,12 +60,13 @@ def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[s
     if is_by_hand(context) or _clears(context):
         return kept.append_within(event, rule.above, rule.window, otherwise=ASKED)
     if len(ids) > rule.above:
+        kept.append(replace(event, event=ASKED, what=RETRY))
         return False
     kept.append(replace(event, what=RETRY))
     return True
 
 
-def may_replay(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+def may_replay(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
     """Whether this run may replay these very messages, unasked or approved: an XCom may have been changed since."""
     if pipeline.approve_replays_above is None:
         return begin(store, pipeline, context, ids)
@@ -78,11 +79,17 @@ def answer(store: SqlStore, context: Any, ids: Sequence[str], *, approved: bool,
     store.operations().append(event)
 
 
-def why_not(context: Any, responder: dict[str, Any] | None) -> str | None:
+def why_not(store: SqlStore, context: Any, ids: Sequence[str], responder: dict[str, Any] | None) -> str | None:
     """Why this user's approval does not count; None when it does. What the pipeline asked for itself can be approved by
     all who may answer."""
     if not is_by_hand(context):
-        return None
+        if not _clears(context) or any(event.what == RETRY for event in store.operations().of(_id(context, ids))):
+            return None
+        # It may be the user who approves it now.
+        return (
+            "the run was cleared and selected other messages than before, and it is not known who cleared it: trigger "
+            f"{context['dag'].dag_id} with these messages instead"
+        )
     asker, names = asker_of(context), {str(name) for name in (responder or {}).values() if name}
     if asker is None or not names:
         return "it is not known who asked for this replay, or who approved it"
@@ -97,7 +104,7 @@ def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, out
         store.operations().append(_event(context, ids, DONE if done else FAILED, outcome=outcome))
 
 
-def note_clear(pipeline: PipelineSpec, context: Any) -> None:
+def note_clear(pipeline: PipelineConfig, context: Any) -> None:
     """Records that a task of this run was cleared, once for each clear."""
     cleared = _clears(context)
     if not cleared:

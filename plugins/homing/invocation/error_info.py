@@ -18,7 +18,7 @@ from homing.errors import (
     WorkDirError,
     causes_of,
 )
-from homing.printable import printable
+from homing.printable import Lines, printable
 
 _OWN_FRAMES = str(Path(homing.errors.__file__).parent)
 _STACK_LIMIT = 8000
@@ -66,14 +66,14 @@ def sign_of(error: BaseException) -> str:
     return "; ".join(dict.fromkeys(f"{_kind_of(cause)}{_place_of(cause)}" for cause in causes_of(error)))
 
 
-def frames_of(error: BaseException) -> str:
+def frames_of(error: BaseException) -> Lines:
     """Where an error came from, and through what: the stack of it and of its causes, with types and without texts."""
     seen: list[str] = []
     current: BaseException | None = error
     while current is not None and len(seen) < _CAUSES_SHOWN:
         seen.append("".join(traceback.format_tb(current.__traceback__)) + _kind_of(current))
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return "\nwhich came of\n".join(seen)
+    return Lines("\nwhich came of\n".join(seen))
 
 
 def _place_of(error: BaseException) -> str:

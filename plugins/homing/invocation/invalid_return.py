@@ -6,27 +6,26 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import Iterable, Mapping
-from itertools import starmap
 from typing import Any
 
-_LAZY = (map, filter, starmap)
+_LAZY = (map, filter, zip, enumerate)
 _FUTURES = (asyncio.Future, concurrent.futures.Future)
 
 
-def fault_of(returned: Any) -> BaseException | None:
+def fault_in_return(returned: Any) -> BaseException | None:
     """The error of a handler that returned this; None when it may be taken for the result of work that is done.
 
     A returned exception is that error itself. A generator or a coroutine that was not awaited has not run, and the
     result of a Future is not known yet. Several of them in a list, tuple, set or dict are no better than one.
     """
-    fault = _fault_of(returned)
+    fault = _fault_in_one(returned)
     if fault is None and isinstance(returned, (list, tuple, set, frozenset, dict)):
         items: Iterable[Any] = returned.values() if isinstance(returned, Mapping) else returned
-        return next((found for item in items if (found := _fault_of(item)) is not None), None)
+        return next((found for item in items if (found := _fault_in_one(item)) is not None), None)
     return fault
 
 
-def _fault_of(returned: Any) -> BaseException | None:
+def _fault_in_one(returned: Any) -> BaseException | None:
     # Most results are nothing, a text or a number, and this is asked after every delivery.
     if returned is None or type(returned) in _PLAIN:
         return None
@@ -38,11 +37,15 @@ def _fault_of(returned: Any) -> BaseException | None:
     if inspect.iscoroutine(returned):
         returned.close()  # it is never awaited
         return TypeError("it returned a coroutine that was not awaited and has not run; await it")
-    if inspect.isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):
         return TypeError(f"it returned a {kind}, which has not run yet; do the work before returning")
     if isinstance(returned, _FUTURES):
         return TypeError(f"it returned a {kind}, which may not have ended; wait for its result")
     return None
+
+
+def _is_lazy(returned: Any) -> bool:
+    return isinstance(returned, _LAZY) or type(returned).__module__ == "itertools"
 
 
 _PLAIN = frozenset({bool, int, float, str, bytes})

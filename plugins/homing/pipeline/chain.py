@@ -20,18 +20,20 @@ from typing import Any
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, done_of, new_copy, read_record
 from homing.ids import new_id
-from homing.invocation.content_copy import accept, accept_json
+from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
+from homing.json_values import copy_json
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
 from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
-from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
+from homing.pipeline.outcome import Counters, ExecutionError, ExecutionResult
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
+from homing.pipeline.runner import run_chain
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
-from homing.store import ENVELOPE, SCHEDULE, Store
+from homing.store import FULL_MESSAGE, SCHEDULE, Store
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class HandlerChain:
         _check_handlers(name, self.source, self.flows)
         handlers = handlers_of(self.source, self.flows)
         self._takes_dataframes = next((handler for handler in handlers if handler.dataframe), None)
-        self._tally = Tally()
+        self._counters = Counters()
         self._workers = Workers(name, len(self.flows))
         self.replay_listener = None if replay is None else make_replay_listener(self, replay)
         if self.replay_listener is not None and not self.by_reference:
@@ -94,7 +96,7 @@ class HandlerChain:
         the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
         a content or headers that no store could keep; then no handler has run.
         """
-        own_headers = accept_json(dict(headers)) if headers else {}
+        own_headers = copy_json(dict(headers)) if headers else {}
         return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:
@@ -153,16 +155,12 @@ class HandlerChain:
         again = Message(entry, execution.record(self.name, record.batch_id, known))
         raise ExecutionError(execution.complaint(self.name), again, errors=tuple(execution.errors.values()))
 
-    def run_source(self, ctx: MessageContext) -> None:
-        """Runs the source flow on `ctx`, which it changes. Raises Drop, or HandlerError."""
-        self.source.run(ctx)
-
     def counts(self) -> dict[str, int]:
         """Numbers so far: executed and failed messages; delivered, filtered and dropped deliveries.
 
         A message that the source flow dropped counts as one dropped delivery.
         """
-        return self._tally.read()
+        return self._counters.read()
 
     def close(self) -> None:
         """Ends the replay listener and the chain's threads after what they do now, and closes its clients.
@@ -200,8 +198,10 @@ class HandlerChain:
 
     def _carry(self, execution: Execution) -> MessageContext:
         self.refuse_dataframes()  # before anything ran: the message has not failed
-        ctx = execution.run(self.source, self.flows, self._workers)
-        self._tally.add(*execution.outcomes())
+        ctx = MessageContext(execution.message, execution.properties)
+        for flow, outcome in run_chain(self.source, self.flows, ctx, self._workers, execution.done):
+            execution.add(flow, outcome)
+        self._counters.add(*execution.outcomes())
         return ctx
 
     def _keep(self, message_id: str, record: dict[str, Any], delay: float) -> tuple[str, str]:
@@ -218,7 +218,7 @@ class HandlerChain:
         try:
             # Under an id of its own: a store takes each id once, and a message may fail many times.
             copy = new_copy(record, self.failure_store.identity)
-            if ENVELOPE not in self.failure_store.features:
+            if FULL_MESSAGE not in self.failure_store.features:
                 return self.failure_store.store(copy.content, **later), ""
             return self.failure_store.store(copy, **later), ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller still has the message

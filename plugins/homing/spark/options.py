@@ -7,24 +7,25 @@ from dataclasses import dataclass
 
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.store import Store
-from homing.stores import open_store, resolve_url
+from homing.store_ref import StoreRef
+from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
 
 @dataclass(frozen=True)
-class Place:
-    """A store, by name. Opened where it is needed, never before: this travels to the executors."""
+class StoreAddress:
+    """How to find a store from any process. Opened where it is needed, never before: this travels to the executors."""
 
     url: str
     store: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Place:
+    def of(cls, options: Mapping[str, str]) -> StoreAddress:
         """Raises ConfigurationError where the options do not name a store that other processes can open."""
         if not options.get("url"):
             raise ConfigurationError('the data source "homing" needs the option "url"')
         # Resolved here, on the driver: executors elsewhere do not have its environment.
-        url = resolve_url(options["url"])
+        url = StoreRef(options["url"]).resolve()
         if url.startswith("memory:"):
             raise ConfigurationError("memory:// lives in one process, and Spark's workers are others: use sqlite:///")
         return cls(url, options.get("store"))

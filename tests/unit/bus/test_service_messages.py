@@ -71,3 +71,11 @@ def test_what_can_be_tried_again_later_says_what_it_waits_for(raised: type[Excep
 def test_a_property_by_a_name_of_ours_is_refused(name: str) -> None:
     with pytest.raises(UnstorableContentError, match=name):
         Message(body=1, application_properties={name: "mine"}).check()
+
+
+@pytest.mark.parametrize("value", [["geheim"], {"geheim": 1}, b"geheim"])
+def test_a_property_that_is_refused_is_told_by_its_type_and_not_by_its_value(value: object) -> None:
+    with pytest.raises(UnstorableContentError, match=f"'k' is of type {type(value).__name__}") as caught:
+        Message(body=1, application_properties={"k": value}).check()
+
+    assert "geheim" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 from homing import open_store
 from homing.bus.connection import open_broker
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
-from homing.stores.servicebus.options import url_of as servicebus_url
+from homing.stores.servicebus.options import servicebus_url
 
 
 def test_opening_a_store_touches_nothing_until_it_is_used(tmp_path: Path) -> None:
@@ -202,3 +202,13 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 def test_a_broker_cannot_be_opened_read_only() -> None:
     with pytest.raises(UnsupportedError, match="SQL stores can"):
         open_store("memory://x", read_only=True)
+
+
+def test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "inbox.db").symlink_to(tmp_path / "volume" / "inbox.db")
+
+    with open_store(f"sqlite:///{tmp_path}/inbox.db?store=orders") as store:
+        store.store(1)
+
+    assert (tmp_path / "volume" / "inbox.db").stat().st_mode & 0o777 == 0o600

@@ -12,13 +12,14 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from homing.airflow import manual_replay, metrics
-from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized_dag import FIELD, describe
+from homing.airflow.pipeline_config import PipelineConfig
+from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note
 from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
 from homing.delivery.failures import Failure, group, select
 from homing.errors import ConfigurationError
+from homing.printable import printable
 from homing.times import parse_past
 
 _SHOWN = 10
@@ -62,10 +63,10 @@ class SelectOperator(BaseOperator):
 
     template_fields = (FIELD,)
 
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
 
     def execute(self, context: Any) -> list[str]:
         params = context["params"]
@@ -76,7 +77,7 @@ class SelectOperator(BaseOperator):
             unknown = [] if found else self._unknown(stores, selection)
         if unknown:
             raise AirflowFailException(
-                f"nothing is known in store {stores.store.name!r} of {', '.join(unknown[:_SHOWN])}"
+                f"nothing is known in store {stores.store.name!r} of {printable(', '.join(unknown[:_SHOWN]))}"
             )
         plan = say_plan(found)
         for line in plan or ["nothing has failed, or what failed was delivered since"]:
@@ -107,10 +108,10 @@ class ApproveReplayOperator(ApprovalOperator):
 
     template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)
 
-    def __init__(self, *, pipeline: PipelineSpec, ids: Any, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, ids: Any, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
         self.ids = ids
 
     def execute(self, context: Any) -> Any:
@@ -129,7 +130,7 @@ class ApproveReplayOperator(ApprovalOperator):
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         chosen, responder = event.get("chosen_options"), event.get("responded_by_user")
         approved = chosen == [self.APPROVE]
-        if approved and (fault := manual_replay.why_not(context, responder)):
+        if approved and (fault := self._why_not(context, responder)):
             note(self, context, f"The approval does not count: {fault}.")
             raise AirflowException(f"the approval does not count: {fault}")  # tried again, it asks again
         if approved or chosen == [self.REJECT]:
@@ -140,6 +141,10 @@ class ApproveReplayOperator(ApprovalOperator):
             metrics.settled(refused, self.pipeline.name)
             note(self, context, f"The replay was refused: {refused}.")
         return super().execute_complete(context, event)
+
+    def _why_not(self, context: Any, responder: Any) -> str | None:
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
+            return manual_replay.why_not(stores.store, context, read_names(self.ids), responder)
 
     def _write_down(self, context: Any, responder: Any, *, approved: bool) -> None:
         by = str((responder or {}).get("name") or "(not known)")

@@ -156,7 +156,8 @@ def _refuse_writing(backend: str, connection: Any, _record: Any) -> None:
 def _make_private_file(url: URL, *_: Any) -> None:
     """Before SQLite makes a file that everybody can read. What it puts beside it gets the same mode."""
     with suppress(OSError):  # it is there, or SQLite will say why it cannot be made
-        os.close(os.open(str(url.database), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        # Where a link leads to: SQLite would follow it, and make a file that is not there.
+        os.close(os.open(os.path.realpath(str(url.database)), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
