@@ -16,10 +16,10 @@ from bench.figures import Row
 from bench.rounds import Case, Comparison, rows, take_turns
 from bench.scale import Scale
 from bench.services import Services
+from homing.delivery.arrow.columns import PROCESSED, to_batch
 from homing.ledger import Fence, Known, Ledger
 from homing.message import MessageRef
-from homing.spark import steps
-from homing.spark.columns import PROCESSED, to_batch
+from homing.spark.task import Task
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -67,7 +67,7 @@ class NoLedger(Ledger):
     def close_steps(self, run_id: str) -> None: ...
 
 
-class Unrecorded(steps.Task):
+class Unrecorded(Task):
     """A task whose ledger remembers nothing."""
 
     def ledger(self) -> Ledger:
@@ -80,11 +80,11 @@ def deliveries(server: str, url: str, messages: int, rounds: int) -> Iterator[Ro
         fence = store.ledger().open_step("run", "deliver.nowhere", 86_400)
         fence = Fence(fence.run_id, fence.step, fence.owner)
 
-        def loop(kind: type[steps.Task]) -> float:
+        def loop(kind: type[Task]) -> float:
             batches = processed(messages)  # of messages nobody has seen before: known ones would be skipped
-            return timed(lambda: list(steps.deliver(kind(CHAIN, url, fence), "nowhere", iter(batches)))) / messages
+            return timed(lambda: list(kind(CHAIN, url, fence).deliver("nowhere", iter(batches)))) / messages
 
-        on, off = Case("ledger on", lambda: loop(steps.Task)), Case("ledger off", lambda: loop(Unrecorded))
+        on, off = Case("ledger on", lambda: loop(Task)), Case("ledger off", lambda: loop(Unrecorded))
         take_turns([on, off], rounds)
     bar = max(BAR, 1 / ENOUGH / statistics.median(off.seconds)) if off.seconds else BAR
     yield from rows("Spark", [Comparison(f"{server}: delivery loop of {messages:,}", on, "ledger off", off, bar)])

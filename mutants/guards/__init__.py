@@ -10,6 +10,8 @@ from mutants.guards import (
     delivery,
     erasure,
     failure,
+    forks,
+    identity,
     listener,
     memory,
     pipeline,
@@ -38,5 +40,7 @@ GUARDS: tuple[Guard, ...] = (
     *tls.GUARDS,
     *erasure.GUARDS,
     *failure.GUARDS,
+    *forks.GUARDS,
+    *identity.GUARDS,
     *trust.GUARDS,
 )

@@ -11,6 +11,7 @@ _INTAKE, _SUSPECTS, _REPLAYING, _RECORDS = (
     f"delivery/{name}.py" for name in ("intake", "crash_tracking", "local_runner", "records")
 )
 _GIVING_UP = "delivery/dead_letter.py"
+_WORKERS = "tests/unit/pipeline/test_workers.py::"
 
 _BATCHES, _MOVES, _AGAIN, _CRASHES = (
     f"tests/unit/delivery/test_{name}.py::" for name in ("batch", "dead_moves", "ids_again", "crashes")
@@ -225,7 +226,7 @@ GUARDS = (
     guard(
         "an exception is no death, and an outage is none",
         _SUSPECTS,
-        "        if (isinstance(error, _SAID) or is_interrupt(error)) and not is_death(error):\n",
+        "        if (isinstance(error, _SAID) or is_user_interrupt(error)) and not is_death(error):\n",
         "        if error is None:\n",
         f"{_CRASHES}test_a_replay_in_the_task_that_loses_the_database_blames_nobody[sqlite]",
         f"{_CRASHES}test_an_exception_that_ends_a_replay_is_no_death_however_often",
@@ -241,23 +242,58 @@ GUARDS = (
     guard(
         "a replay records each delivery before it makes the next",
         _REPLAYING,
-        "for entry in _entries(chain, row, copies, known):",
-        "for entry in list(_entries(chain, row, copies, known)):",
+        "rate=rate or None, chunk=1)",
+        "rate=rate or None)",
         f"{_BY_HAND}test_a_delivery_of_a_replay_is_recorded_before_the_next_one_is_made",
     ),
     guard(
         "a replay delivers nothing that was delivered",
         _REPLAYING,
-        "if flow.name in known and known[flow.name].done:",
-        "if flow.name in known and known[flow.name].state is None:",
-        f"{_BY_HAND}test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand",
+        "about._replace(flow=run.flow.name), known.get(run.flow.name))",
+        "about._replace(flow=run.flow.name), None)",
+        f"{_BY_HAND}test_a_replay_that_dies_repeats_at_most_the_delivery_each_destination_had_in_hand",
     ),
     guard(
         "a replay after a crash names each message before it is handled",
         _REPLAYING,
-        "            if careful:\n",
-        "            if careful is None:\n",
+        "crashed=fence.crashed or batch.crashed_before())",
+        "crashed=False)",
         f"{_CRASHES}test_a_replay_in_the_task_itself_finds_the_message_that_kills_it[sqlite]",
+    ),
+    guard(
+        "after a crash a replay delivers to one destination after the other",
+        _REPLAYING,
+        "[[one] for one in backlogs] if recorder.careful else [backlogs]",
+        "[backlogs]",
+        f"{_CRASHES}test_after_a_crash_a_replay_has_one_delivery_in_hand_at_a_time_and_blames_no_other[sqlite]",
+    ),
+    guard(
+        "after a crash one message is in hand, whatever the destination takes",
+        "delivery/step.py",
+        "(1, 1) if step.fence.crashed else (flow.batch, flow.threads)",
+        "(flow.batch, flow.threads)",
+        f"{_CRASHES}test_after_a_crash_a_replay_has_one_delivery_in_hand_at_a_time_and_blames_no_other[sqlite]",
+    ),
+    guard(
+        "a replay delivers to its destinations at the same time",
+        _REPLAYING,
+        "[[one] for one in backlogs] if recorder.careful else [backlogs]",
+        "[[one] for one in backlogs]",
+        f"{_BY_HAND}test_destinations_that_wait_for_each_other_are_both_delivered_in_a_replay",
+    ),
+    guard(
+        "what is delivered ends when one thread of it fails",
+        "pipeline/workers.py",
+        "            errors.append(error)\n",
+        "            assert error\n",
+        f"{_WORKERS}test_the_first_error_ends_what_all_threads_do_and_is_raised",
+    ),
+    guard(
+        "what is delivered in other threads ends when a person interrupts",
+        "pipeline/workers.py",
+        "            errors.append(error)  # the other threads take nothing more\n",
+        "            assert error  # the other threads take nothing more\n",
+        f"{_WORKERS}test_a_person_who_interrupts_is_obeyed_at_once_and_the_other_threads_take_nothing_more",
     ),
     guard(
         "a chain that only Spark can run fails no message here",
@@ -269,7 +305,7 @@ GUARDS = (
     guard(
         "a replay keeps its batch however long a message takes",
         _REPLAYING,
-        "        LeaseKeeper(batch, stores.ledger, fence, lease, lost.set),\n",
+        "        LeaseKeeper(batch, stores.ledger, fence, lease, recorder.stop),\n",
         "",
         f"{_BY_HAND}test_a_replay_keeps_its_batch_while_a_message_takes_or_waits_longer_than_the_lease",
     ),
@@ -312,11 +348,25 @@ GUARDS = (
         f"{_TAKEN_IN}test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source",
     ),
     guard(
+        "a message that a broker cannot put aside does not hold up those that it handed out before",
+        _INTAKE,
+        "    except StoreError as error:\n        if not group and",
+        "    except StoreUnavailableError as error:\n        if not group and",
+        f"{_NEIGHBOURS}test_a_message_that_its_broker_cannot_put_aside_uses_up_no_deliveries_of_those_before_it",
+    ),
+    guard(
         "messages that could not be taken in are released, not left to a lease that counts as a death",
         _INTAKE,
-        "    except BaseException:\n        _release(group, source)\n        raise\n",
-        "    except BaseException:\n        raise\n",
+        "        return _store(group, source, target)\n    except BaseException:\n        _release(group, source)\n",
+        "        return _store(group, source, target)\n    except BaseException:\n",
         f"{_TAKEN_IN}test_an_outage_of_the_target_uses_up_no_deliveries_of_the_source",
+    ),
+    guard(
+        "what is in hand when an intake is interrupted is released",
+        _INTAKE,
+        "    except BaseException:\n        _release(group, source)\n        raise\n    return group\n",
+        "    except BaseException:\n        raise\n    return group\n",
+        f"{_TAKEN_IN}test_what_is_in_hand_when_the_taking_is_interrupted_is_released[memory]",
     ),
     guard(
         "another message of a known id is not taken for the one that is known",

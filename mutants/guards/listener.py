@@ -59,17 +59,38 @@ GUARDS = (
     guard(
         "a message has one dead letter, however often its consumer dies after storing it",
         _SETTLING,
+        "return dead_letter_id(store, ref.name) if ref.table_id else",
+        "return str(uuid.uuid4()) if ref.table_id else",
+        f"{_SUPERSEDING}test_a_message_dead_lettered_by_one_who_died_then_is_one_dead_letter_in_the_end",
+    ),
+    guard(
+        "what the dead-letter store refuses of the dead holds up no other",
+        _SETTLING,
+        "                    continue\n                self._store.finish_dead(",
+        "                    raise\n                self._store.finish_dead(",
+        "tests/unit/listener/test_killed.py::test_what_the_dead_letter_store_refuses_of_the_dead_holds_up_no_other",
+    ),
+    guard(
+        "a message of a memory store has one dead letter, however often it comes again",
+        _SETTLING,
         "if number is None or delivery.has_moved:",
         "if number is None or delivery.id:",
-        f"{_SUPERSEDING}test_a_message_dead_lettered_by_one_who_died_then_is_one_dead_letter_in_the_end",
+        f"{_OUTCOMES}test_a_message_that_comes_again_after_it_was_dead_lettered_is_one_dead_letter",
     ),
     guard(
         "two messages of one id, of two stores, have two dead letters",
         _SETTLING,
+        "return dead_letter_id(store, ref.name) if ref.table_id else",
+        "return written.id if ref.table_id else",
+        f"{_OUTCOMES}test_two_messages_of_one_id_are_both_dead_lettered",
+    ),
+    guard(
+        "two messages of one id, of two memory stores, have two dead letters",
+        _SETTLING,
         'place = f"{self._store_name}/{delivery.id}/{number}"\n'
         '        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))',
         "return str(uuid.uuid5(uuid.NAMESPACE_URL, delivery.id))",
-        f"{_OUTCOMES}test_two_messages_of_one_id_are_both_dead_lettered",
+        f"{_OUTCOMES}test_two_messages_of_one_id_of_stores_that_nothing_outlives_are_both_dead_lettered",
     ),
     guard(
         "who lost his lease has processed nothing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.guard import guard
 
 _CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "failure.py"
-_EXECUTION = "pipeline/execution.py"
+_EXECUTION, _RUNNER = "pipeline/execution.py", "pipeline/runner.py"
 _HEADERS = "tests/unit/pipeline/test_headers_and_context.py::"
 _REPLAYS, _LISTENER = "tests/unit/pipeline/test_chain_replay.py::", "tests/unit/pipeline/test_replay_listener.py::"
 _FAILURES = "tests/unit/pipeline/test_chain_failures.py::"
@@ -69,23 +69,23 @@ GUARDS = (
     ),
     guard(
         "what is done already is not delivered again",
-        _EXECUTION,
-        "waiting = [flow for flow in flows if flow.name not in self.done]",
+        _RUNNER,
+        "waiting = [flow for flow in flows if flow.name not in done]",
         "waiting = list(flows)",
         f"{_REPLAYS}test_replay_runs_all_processors_and_only_the_destinations_not_done",
     ),
     guard(
         "a destination that failed is not done",
         _EXECUTION,
-        "                self.errors[flow.name] = outcome\n",
-        "                self.done[flow.name] = None\n",
+        "            self.errors[flow] = outcome.error\n",
+        "            self.errors[flow], self.done[flow] = outcome.error, None\n",
         f"{_FAILURES}test_record_of_a_failed_destination_names_the_destinations_done",
     ),
     guard(
         "a record starts from the message as it was, not as a handler left it",
-        _EXECUTION,
-        "            source.run(ctx)\n",
-        "            source.run(ctx)\n            self.message = ctx.processed_message()\n",
+        _CHAIN,
+        "        return ctx\n",
+        "        execution.message = ctx.processed_message()\n        return ctx\n",
         f"{_REPLAYS}test_replay_starts_from_the_original_content_with_the_original_id",
     ),
     guard(
@@ -120,16 +120,15 @@ GUARDS = (
     guard(
         "what one destination's processors do, no other destination sees",
         "pipeline/flows.py",
-        "            own = ctx.copy()\n            try:\n                self._own.run(own)\n            except Drop:\n"
-        "                return",
-        "            try:\n                self._own.run(own)\n            except Drop:\n                return",
+        "            own = ctx.copy()\n            if (ended := self._process(own)) is not None:",
+        "            if (ended := self._process(own)) is not None:",
         "tests/unit/pipeline/test_chain_destinations.py::"
         "test_own_processors_work_on_the_copy_of_their_destination_only",
     ),
     guard(
         "what was returned and has run nothing is no result",
         "invocation/invalid_return.py",
-        "isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):",
+        "isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):",
         "isgenerator(returned) and returned is None:",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
     ),

@@ -48,7 +48,7 @@ GUARDS = (
     ),
     guard(
         "what a transformer makes much larger goes on in portions",
-        "spark/steps.py",
+        "delivery/arrow/steps.py",
         "        return self._weight >= MOST_BYTES\n",
         "        return False\n",
         f"{_ALONE}test_what_a_transformer_makes_much_larger_is_written_in_portions",

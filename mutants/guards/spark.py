@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_RECORDER, _STEPS, _ALONE = (f"spark/{name}.py" for name in ("recorder", "steps", "local_engine"))
+_RECORDER, _STEP, _ENTRIES, _ALONE = (f"delivery/{name}.py" for name in ("recorder", "step", "entries", "local_engine"))
 _KEEPER = "delivery/lease_keeper.py"
 _APP, _WRITING = "spark/jobs.py", "spark/writer.py"
 _ATTEMPTS, _KEEPING, _SMALL = (
@@ -20,8 +20,8 @@ _WHOLE = "tests/unit/executors/test_whole_batch.py::"
 GUARDS = (
     guard(
         "a failure stands until all of the flow has had the message, and not only its beginning",
-        _STEPS,
-        "if ends and before is not None and not before.done:",
+        _STEP,
+        "if self.ends and before is not None and not before.done:",
         "if before is not None and not before.done:",
         "tests/unit/executors/test_batch_step.py::test_what_is_only_begun_is_not_said_to_have_failed_no_more",
     ),
@@ -91,8 +91,8 @@ GUARDS = (
     guard(
         "a delivery that hangs while its step is taken over is the last one",
         _RECORDER,
-        "                self._error = error  # raised where deliveries are made\n",
-        "                assert error  # raised where deliveries are made\n",
+        "        self._error = error  # raised where deliveries are made\n",
+        "        assert error  # raised where deliveries are made\n",
         f"{_ATTEMPTS}test_a_delivery_that_hangs_while_the_step_is_taken_over_is_the_last_one",
     ),
     guard(
@@ -112,29 +112,29 @@ GUARDS = (
     guard(
         "what a process of long ago left is delivered only as far as the run holds it",
         _ALONE,
-        "replace(self._task(), held=held, rate=rate)",
-        "replace(self._task(), rate=rate)",
+        "self._step(held=held)",
+        "self._step()",
         f"{_SMALL}test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_it",
     ),
     guard(
         "a destination that has a message does not get it again",
-        _STEPS,
-        "if before is not None and (before.done or task.gave_up(before)):",
-        "if before is not None and task.gave_up(before):",
+        _ENTRIES,
+        "((before.done and before.state != PROCESSED) or gave_up(before, fence))",
+        "gave_up(before, fence)",
         f"{_SMALL}test_a_replay_skips_what_was_delivered_and_ends_with_one_while_a_message_fails",
     ),
     guard(
         "a message that killed its worker is left out",
-        _STEPS,
-        "if before is not None and (before.state == DROPPED or task.gave_up(before)):",
-        "if before is not None and before.state == DROPPED:",
+        _ENTRIES,
+        "((before.done and before.state != PROCESSED) or gave_up(before, fence))",
+        "(before.done and before.state != PROCESSED)",
         f"{_SMALL}test_what_a_message_that_kills_was_part_of_goes_on_without_it",
     ),
     guard(
         "a source flow that failed before and went well now is recorded as such",
-        _STEPS,
-        "                if ends and before is not None and not before.done:\n",
-        "                if ends and before is not None and before.state is None:\n",
+        _STEP,
+        "if self.ends and before is not None and not before.done:",
+        "if self.ends and before is not None and before.state is None:",
         f"{_SMALL}test_what_was_dropped_stays_dropped_and_what_failed_is_not_unfinished_when_it_goes_well[failed]",
     ),
     guard(
@@ -157,6 +157,20 @@ GUARDS = (
         "    if rows != readable:\n",
         "    if rows is None:\n",
         "tests/spark/test_lake.py::test_rows_that_cannot_be_read_back_are_not_delivered",
+    ),
+    guard(
+        "a message of another pipeline is not taken for one that is in the lake",
+        "spark/parquet_destination.py",
+        '_IDENTITY = ("id", "sequence", "table_id")',
+        '_IDENTITY = ("id", "sequence")',
+        "tests/spark/test_lake.py::test_messages_of_two_tables_are_two_though_batch_id_and_number_are_the_same",
+    ),
+    guard(
+        "each job that adds to a lake stages its rows apart",
+        "spark/staged_files.py",
+        'return f"{int(time.time())}-{uuid.uuid4().hex}"',
+        'return "0"',
+        "tests/spark/test_lake.py::test_a_job_paused_while_another_commits_loses_no_row",
     ),
     guard(
         "a file of the work directory that is gone is an error, also where Spark is set to skip such files",

@@ -239,6 +239,36 @@ def test_messages_in_hand_wait_for_a_target_that_is_away_for_a_moment(
     assert len(calls) == 2
 
 
+@every_source
+def test_what_is_in_hand_when_the_taking_is_interrupted_is_released(
+    source: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a task's time runs out, for example: a lease that runs out would count as a crash."""
+    source.store_many([Message("m1", "a"), Message("m2", "b")])
+    retrieve, taken, released = source.retrieve, list[Message](), list[str]()
+
+    def interrupted() -> Message:
+        if taken:
+            raise KeyboardInterrupt
+        taken.append(eventually(retrieve))
+        return taken[0]
+
+    acknowledge = source.acknowledge
+
+    def note(message: Message, success: bool = True) -> None:
+        acknowledge(message, success)
+        released.extend([] if success else [message.id])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "retrieve", interrupted)
+        patch.setattr(source, "acknowledge", note)
+        with pytest.raises(KeyboardInterrupt):
+            take_in(source, target, 10)
+
+    assert released == ["m1"]
+    assert take_all(source, target, 2) == 2
+
+
 def _only_with_success(acknowledge: Callable[..., None]) -> Callable[..., None]:
     def wrapped(store: Store, message: object, success: bool = True, **options: object) -> None:
         assert success, "it was released"

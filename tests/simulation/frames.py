@@ -24,8 +24,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import StringType
 
+import homing.spark.engine  # noqa: F401 - a job loads it on use, and it is to be found here before
+from homing.delivery.arrow.columns import PROCESSED, STORED, TALLY
 from homing.spark import sessions
-from homing.spark.columns import PROCESSED, PROCESSED_DDL, STORED, STORED_DDL, TALLY, TALLY_DDL
+from homing.spark.columns import PROCESSED_DDL, STORED_DDL, TALLY_DDL
 from homing.spark.submit import master
 from tests.simulation.hub import Process
 from tests.simulation.virtual import Here, replace

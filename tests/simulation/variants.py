@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from homing.delivery import intake
+from homing.delivery import intake, recorder
 from homing.delivery.settlement import Settling
+from homing.delivery.step import FlowRun
 from homing.ledger import DELIVERED
-from homing.spark import jobs, recorder, steps
-from homing.spark.dataframe_flow import WholeBatch
+from homing.spark import jobs
+from homing.spark.dataframe_flow import DataFrameFlow
 from homing.stores.sql import SqlLedger, SqlStore
 from tests.simulation.harms import ANY, Shape
 from tests.simulation.hub import KILL, STALL
@@ -93,25 +94,25 @@ def record_without_a_fence(patch: pytest.MonkeyPatch) -> None:
 
 def note_before_delivering(patch: pytest.MonkeyPatch) -> None:
     """The ledger is told of a delivery that is yet to be made."""
-    deliver = steps._deliver
+    deliver = FlowRun._deliver
 
-    def noted_first(flow: Any, messages: Any, recorder: Any, pace: Any) -> Any:
+    def noted_first(self: FlowRun, states: Any, messages: Any) -> None:
         for _, entry in messages:
-            recorder.add(entry._replace(state=DELIVERED))
-        return deliver(flow, messages, recorder, pace)
+            self._recorder.add(entry._replace(state=DELIVERED))
+        deliver(self, states, messages)
 
-    patch.setattr(steps, "_deliver", noted_first)
+    patch.setattr(FlowRun, "_deliver", noted_first)
 
 
 def note_the_frame_before_handing_it_over(patch: pytest.MonkeyPatch) -> None:
     """The same for a destination that takes DataFrames."""
-    hand_over = WholeBatch._hand_over
+    hand_over = DataFrameFlow._hand_over
 
-    def noted_first(self: WholeBatch, flow: Any, frame: Any, some: Any, watch: Any) -> Any:
+    def noted_first(self: DataFrameFlow, flow: Any, frame: Any, some: Any, counter: Any) -> Any:
         self._record(head.entry(flow.name, DELIVERED) for head in some)
-        return hand_over(self, flow, frame, some, watch)
+        return hand_over(self, flow, frame, some, counter)
 
-    patch.setattr(WholeBatch, "_hand_over", noted_first)
+    patch.setattr(DataFrameFlow, "_hand_over", noted_first)
 
 
 def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def chunks_too_large(patch: pytest.MonkeyPatch) -> None:
     """An executor records its deliveries when all are made."""
     patch.setattr(recorder, "CHUNK", 1_000)
     patch.setattr(recorder, "SECONDS", 1e9)
-    patch.setattr(steps.Recorder, "_flush_now_and_then", lambda self: self._ended.wait())
+    patch.setattr(recorder.Recorder, "_flush_now_and_then", lambda self: self._ended.wait())
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from homing.pipeline.workers import Workers
 from tests.simulation.hub import NANOSECONDS, Clock, Hub, Strand
 
 _FAR = 10**9  # seconds: nobody waits for ever
@@ -195,6 +196,8 @@ def install(patch: pytest.MonkeyPatch, here: Here) -> None:
         (uuid.uuid4, lambda: uuid.UUID(int=here.rng.getrandbits(128), version=4)),
     ]
     replace(patch, instead)
+    # As in a Pool, each call waits for the one before it.
+    patch.setattr(Workers, "run_all", lambda _, calls: [call() for call in calls])
     patch.setattr(uuid, "uuid4", instead[-1][1])
     patch.setattr(secrets, "token_hex", lambda size=16: f"{here.rng.getrandbits(8 * size):0{2 * size}x}")
 

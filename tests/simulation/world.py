@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from homing.delivery import PipelineStores
+from homing.delivery import PipelineStores, recorder
 from homing.pipeline import HandlerChain, MessageContext, destination, message_filter
-from homing.spark import jobs, recorder
+from homing.spark import jobs
 from homing.stores import open_store, resolve_url
 from homing.stores.sql import SqlStore
 from homing.stores.sql.batches import Batches

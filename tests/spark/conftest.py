@@ -18,7 +18,7 @@ from homing.delivery.leased_part import Head
 from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.ledger import Fence
 from homing.pipeline import load_chain
-from homing.spark.dataframe_flow import WholeBatch
+from homing.spark.dataframe_flow import DataFrameFlow
 from homing.spark.engine import Engine, Pipeline
 
 CHAINS = Path(__file__).parent / "chains"
@@ -128,13 +128,13 @@ def spreading(spark: SparkSession, tmp_path: Path, clean_output: Path) -> Iterat
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages each call for a part of a batch was made for."""
     found: list[int] = []
-    take = WholeBatch._take_in_hand
+    take = DataFrameFlow._take_in_hand
 
-    def counted(self: WholeBatch, flow: str, some: Sequence[Head], *, rows: bool) -> None:
+    def counted(self: DataFrameFlow, flow: str, some: Sequence[Head], *, rows: bool) -> None:
         found.append(len(some))
         take(self, flow, some, rows=rows)
 
-    monkeypatch.setattr(WholeBatch, "_take_in_hand", counted)
+    monkeypatch.setattr(DataFrameFlow, "_take_in_hand", counted)
     return found
 
 

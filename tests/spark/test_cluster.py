@@ -19,9 +19,9 @@ from demo.ports import free_port
 from homing.airflow import PipelineSpec
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery.recorder import CHUNK
 from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, FAILED, Entry
-from homing.spark.recorder import CHUNK
 from homing.spark.submit.py_files import build_py_files
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS

@@ -15,7 +15,7 @@ from homing.errors import LeaseLostError, WorkDirError
 from homing.failure import WORKER_CRASH, read_record
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.message import Message
-from homing.spark.dataframe_handlers import Watch
+from homing.spark.dataframe_handlers import RowCounter
 from homing.spark.engine import Engine
 from homing.spark.jobs import survive_crashes
 from tests.spark.conftest import FLOWS, Numbers, delivered
@@ -45,7 +45,7 @@ def test_what_spark_shows_of_a_job_has_no_store_url_in_it(numbers: Numbers) -> N
     batch = numbers.claim("run", {"n": 1})
 
     engine = numbers.engine(batch, "process")
-    plan = engine._source_flow(engine._read(batch.held(), None), Watch())._jdf.queryExecution().toString()
+    plan = engine._source_flow(engine._read(batch.held(), None), RowCounter())._jdf.queryExecution().toString()
 
     assert "MapInArrow" in plan
     assert "sqlite" not in plan

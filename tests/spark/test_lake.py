@@ -206,6 +206,16 @@ def test_a_batch_whose_name_a_folder_cannot_have_is_put_in_its_place(
     assert {row["batch_id"] for row in rows} == {batch}
 
 
+def test_messages_of_two_tables_are_two_though_batch_id_and_number_are_the_same(
+    spark: SparkSession, lake: Handler, path: Path
+) -> None:
+    """Two databases, each with a store of its own, may write to one lake; and a table may be made anew."""
+    for table in ("first", "second", "first"):
+        lake(messages(spark, "run", 0, 5).withColumn("table_id", F.lit(table)))
+
+    assert readable(spark, path) == sorted(2 * ids("run", 5))
+
+
 def test_a_client_of_spark_connect_puts_files_in_place_in_a_folder_it_shares_with_the_server(
     spark: SparkSession, lake: Handler, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,15 +148,15 @@ def test_messages_that_cannot_be_read_are_left_out_by_no_rule_though_spark_may_s
 ) -> None:
     batch = natively.claim("run", {"n": 2, "amount": "1"}, {"n": 4, "amount": "1"})
     natively.engine(batch, "process").process(natively.work)
-    waiting = dataframe_flow.WholeBatch._waiting
+    waiting = dataframe_flow.DataFrameFlow._waiting
 
-    def meanwhile(self: dataframe_flow.WholeBatch, flow: str, processed: DataFrame) -> object:
+    def meanwhile(self: dataframe_flow.DataFrameFlow, flow: str, processed: DataFrame) -> object:
         found = waiting(self, flow, processed)
         for file in Path(natively.work).rglob("*.parquet"):
             befall(file)
         return found
 
-    monkeypatch.setattr(dataframe_flow.WholeBatch, "_waiting", meanwhile)
+    monkeypatch.setattr(dataframe_flow.DataFrameFlow, "_waiting", meanwhile)
     natively.spark.conf.set(setting, "true")
     try:
         natively.engine(batch, "deliver.archive").deliver("archive", natively.work)

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from homing.delivery import Batch, keep_books
+from homing.delivery.recorder import CHUNK
 from homing.ledger import DELIVERED
-from homing.spark.recorder import CHUNK
 from tests.spark.conftest import Numbers
 from tests.spark.test_applications import submit
 

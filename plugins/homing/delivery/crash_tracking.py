@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from homing.errors import HomingError
 from homing.failure import WORKER_CRASH, worker_crash
-from homing.invocation.interrupts import is_interrupt
+from homing.invocation.interrupts import is_user_interrupt
 from homing.ledger import FAILED, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
 
@@ -75,7 +75,7 @@ def until_the_end(
     try:
         yield
     except BaseException as error:
-        if (isinstance(error, _SAID) or is_interrupt(error)) and not is_death(error):
+        if (isinstance(error, _SAID) or is_user_interrupt(error)) and not is_death(error):
             with suppress(HomingError):
                 ledger.close_step(fence)
         raise

@@ -72,16 +72,23 @@ def take_in(source: Store, target: Store, limit: int) -> int:
 
 
 def _retrieve(source: Store, limit: int) -> list[Message]:
+    """Up to so many messages. What keeps the source from handing out one more is raised by the next call, once those
+    before it are stored: the source would count their leases, should they run out, as crashes of their consumer."""
     group: list[Message] = []
     bytes_held = 0
     try:
         while len(group) < limit and bytes_held < MOST_BYTES and (message := source.retrieve()) is not None:
             group.append(message)
             bytes_held += weight(message)
-    except StoreUnavailableError as error:
-        if not group:
+    except StoreError as error:
+        if not group and isinstance(error, StoreUnavailableError):
             raise SourceUnavailableError(f"cannot take messages in: {error}") from error
-        log.warning("store %r went away while its messages were taken in: %s", source.name, error)
+        if not group:
+            raise
+        log.warning("store %r handed out %d messages and failed at the next: %s", source.name, len(group), error)
+    except BaseException:
+        _release(group, source)
+        raise
     return group
 
 
@@ -201,8 +208,10 @@ def _dead_letter(message: Message, source: Store, error: UnstorableContentError)
 
 def _browse(target: Store, ids: set[str]) -> Iterator[Message]:
     """All that the target has under these ids: several under one, where finished messages are archived."""
+    # As they were stored: what plain SQL wrote into the application's columns since makes no other message of one.
+    browse = getattr(target, "browse_written", target.browse)
     after, limit = 0, len(ids) + 1
-    while ids and (page := target.browse(limit, ids=ids, after=after)):
+    while ids and (page := browse(limit, ids=ids, after=after)):
         yield from page
         after = page[-1].sequence_number or 0
         if len(page) < limit:

@@ -15,6 +15,7 @@ from homing.ledger import Entry, in_order
 from homing.message import ACKNOWLEDGED, MessageRef
 from homing.store import BatchLease
 from homing.stores.sql import SqlStore
+from homing.stores.sql.scans import Condition
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,11 @@ class Held:
     store: SqlStore
     lease: BatchLease
     copies: bool
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Keeps to what the lease still holds."""
+        return held_by(self.lease)
 
 
 class Head(NamedTuple):
@@ -108,6 +114,21 @@ class Holding:
                 raise
             log.warning("going on without the dead-letter store: %s", error)
             return []
+
+
+def held_by(lease: BatchLease) -> tuple[Condition, ...]:
+    """Keeps to what this lease still holds."""
+    return (
+        Condition("batch_id", "=", lease.batch_id),
+        Condition("lock_token", "=", lease.lock_token),
+        Condition("time_next", "is not null"),
+    )
+
+
+def weight_of(row: Row) -> int:
+    """How many bytes a row's content has."""
+    body = row["message"]
+    return len(body) if isinstance(body, (str, bytes)) else 0
 
 
 def resolve(stores: PipelineStores, texts: Collection[str]) -> dict[str, list[MessageRef]]:

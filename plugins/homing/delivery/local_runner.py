@@ -1,23 +1,26 @@
-"""Replaying in this process, without Spark: what a batch holds goes through its chain, one message after the other."""
+"""Replaying in this process, without Spark: what a batch holds goes through its chain, some messages at a time."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from homing.delivery import crash_tracking, records
 from homing.delivery.batch import Batch
 from homing.delivery.lease_keeper import LeaseKeeper
-from homing.delivery.leased_part import Row
+from homing.delivery.leased_part import Row, weight_of
+from homing.delivery.recorder import Recorder
 from homing.delivery.settlement import DEFAULT_LEASE
+from homing.delivery.step import SKIPPED, FlowRun, ProcessorRun, Step
 from homing.delivery.stores import PipelineStores
-from homing.errors import ContentError, HandlerError
-from homing.failure import as_json
-from homing.invocation.error_info import describe
-from homing.ledger import DROPPED, PROCESSED, SOURCE_FLOW, Entry, Fence
-from homing.pipeline import Drop, HandlerChain, MessageContext
+from homing.ledger import SOURCE_FLOW, Entry
+from homing.pipeline import HandlerChain, MessageContext
+from homing.portions import MOST_BYTES, portions
+
+# How many messages are on their way to their destinations at the same time, and what they weigh: each is there as its
+# row and as what the source flow made of it.
+_AT_ONCE, _MOST_BYTES = 100, MOST_BYTES // 4
 
 
 def replay_here(
@@ -30,81 +33,85 @@ def replay_here(
 ) -> Counter[str]:
     """Replays what the batch holds, recording each delivery as it is made; how many entries of each state.
 
-    At most `rate` messages per second. The batch and the right to record are held for `lease` seconds at a time, and
-    renewed however long a message takes or waits for its turn. Neither acknowledges nor dead-letters: that is
-    `batch.finish_replay()`. Raises LeaseLostError when another process took the batch over meanwhile, and ChainError,
-    before any message has run, for a chain with handlers that take DataFrames.
+    At most `rate` messages per second and destination. The batch and the right to record are held for `lease` seconds
+    at a time, and renewed however long a message takes or waits for its turn. Neither acknowledges nor dead-letters:
+    that is `batch.finish_replay()`. Raises LeaseLostError when another process took the batch over meanwhile, and
+    ChainError, before any message has run, for a chain with handlers that take DataFrames.
     """
     chain.refuse_dataframes()
     fence = stores.ledger.open_step(batch.run_id, "replay", lease)
     crash_tracking.blame(stores.ledger, fence)
-    careful = fence.crashed or batch.crashed_before()
-    tally: Counter[str] = Counter()
-    began, lost = time.monotonic(), threading.Event()
+    fence = replace(fence, crashed=fence.crashed or batch.crashed_before())
+    # If this process dies, the one delivery at most that each destination has in hand is made again.
+    step = Step(chain, stores.ledger, fence, rate=rate or None, chunk=1)
+    recorder = step.recorder()
     with (
         crash_tracking.until_the_end(stores.ledger, fence),
-        LeaseKeeper(batch, stores.ledger, fence, lease, lost.set),
+        LeaseKeeper(batch, stores.ledger, fence, lease, recorder.stop),
     ):
-        for number, (row, copies) in enumerate(_rows(batch)):
-            turn = began + number / rate if rate else began
-            if lost.wait(max(0.0, turn - time.monotonic())):
-                break  # the rest belongs to another process by now; the keeper raises it
-            if careful:
-                stores.ledger.suspect(fence, crash_tracking.one(records.about(row, copies=copies)))
-            tally.update(_replay(stores, chain, row, copies, fence))
-    return tally
+        ended = sum(replay_batch(step, batch, recorder).values(), Counter[str]())
+    del ended[SKIPPED]
+    return ended
+
+
+def replay_batch(step: Step, batch: Batch, recorder: Recorder) -> dict[str, Counter[str]]:
+    """Runs the source flow over what the batch holds, and delivers to all destinations at the same time; flow -> how
+    many messages ended in each state."""
+    flows = step.chain.flows
+    states: dict[str, list[str]] = {SOURCE_FLOW: [], **{flow.name: [] for flow in flows}}
+    with recorder, step.workers() as workers:
+        source = ProcessorRun(step, step.chain.source, recorder, states=states[SOURCE_FLOW])
+        runs = [FlowRun(step, flow, _as_it_is, recorder, workers) for flow in flows]
+        # What is slowed down is run when its turn comes, and not long before.
+        most = _AT_ONCE if step.rate is None else min(_AT_ONCE, max(1, int(step.rate)))
+        for portion in portions(_processed(step, batch, source, most), _weight, most=most, most_bytes=_MOST_BYTES):
+            recorder.rest()
+            backlogs = [
+                run.backlog(
+                    (
+                        (context, about._replace(flow=run.flow.name), known.get(run.flow.name))
+                        for context, about, known in portion
+                    ),
+                    states[run.flow.name],
+                )
+                for run in runs
+            ]
+            # After a crash one after the other: of all that is in hand, nothing but what is named may be to blame.
+            for together in [[one] for one in backlogs] if recorder.careful else [backlogs]:
+                workers.work_off(together)
+    return {flow: Counter(ended) for flow, ended in states.items()}
+
+
+Processed = tuple[MessageContext, Entry, dict[str, Entry]]
+
+
+def _processed(step: Step, batch: Batch, source: ProcessorRun, most: int) -> Iterator[Processed]:
+    """The messages after the source flow, each with what is recorded of it, should it fail, and what the ledger has
+    about it."""
+    for rows in portions(_rows(batch), lambda each: weight_of(each[0]), most=most, most_bytes=_MOST_BYTES):
+        entries = [records.about(row, copies=copies) for row, copies in rows]
+        known = step.ledger.known([about.ref.id for about in entries])
+        for each, about in zip(rows, entries, strict=True):
+            context = source.run(_begin, each, about, known)
+            if context is not None:
+                yield context, about, known.get(about.ref, {})
 
 
 def _rows(batch: Batch) -> Iterator[tuple[Row, bool]]:
     return ((row, held.copies) for held in batch.held() for row in held.store.batch_rows(held.lease))
 
 
-def _replay(stores: PipelineStores, chain: HandlerChain, row: Row, copies: bool, fence: Fence) -> Iterator[str]:
-    ref = records.about(row, copies=copies).ref
-    known = stores.ledger.known([ref.id]).get(ref, {})
-    if crash_tracking.gave_up(known.get(SOURCE_FLOW), fence):
-        return
-    for entry in _entries(chain, row, copies, known):
-        # Right after the delivery: if this process dies now, that one delivery at most is made again.
-        stores.ledger.record(fence, [entry])
-        yield entry.state
+def _begin(each: tuple[Row, bool]) -> MessageContext:
+    """The message a chain starts from. Raises UnreadableMessageError."""
+    row, copies = each
+    origin = records.origin_of(row, copies=copies)
+    return MessageContext(origin.message, origin.properties)
 
 
-def _entries(chain: HandlerChain, row: Row, copies: bool, known: dict[str, Entry]) -> Iterator[Entry]:
-    """Runs the chain over one message; yields what is to be recorded, each as soon as it is known."""
-    about = records.about(row, copies=copies)
-    try:
-        origin = records.origin_of(row, copies=copies)
-        context = MessageContext(origin.message, dict(origin.properties))
-        chain.run_source(context)
-    except Drop as drop:
-        yield about._replace(state=DROPPED, result=as_json(str(drop)))
-        return
-    except HandlerError as error:
-        yield _failure(about, error)
-        return
-    except ContentError as error:
-        yield about._replace(error=describe(error, "read", 1))
-        return
-    if SOURCE_FLOW in known and not known[SOURCE_FLOW].done:
-        yield about._replace(state=PROCESSED)
-    for flow in chain.flows:
-        if flow.name in known and known[flow.name].done:
-            continue
-        here = about._replace(flow=flow.name)
-        try:
-            ended = flow.deliver(context)
-        except HandlerError as error:
-            yield _failure(here, error)
-            continue
-        yield here._replace(
-            state=ended.state,
-            destination=ended.destination,
-            attempts=ended.attempts,
-            result=as_json(ended.result),
-        )
+def _as_it_is(context: MessageContext) -> MessageContext:
+    return context
 
 
-def _failure(about: Entry, error: HandlerError) -> Entry:
-    reason = describe(error.__cause__ or error, error.handler, error.attempts)
-    return about._replace(attempts=error.attempts, error=reason, snapshot=error.snapshot)
+def _weight(processed: Processed) -> int:
+    """What the source flow made of a message may be more than there was."""
+    return len(processed[0].write_down()[0].body)

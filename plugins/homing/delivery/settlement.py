@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from homing.delivery import crash_tracking, records
-from homing.delivery.leased_part import Head, Held, Holding, Row, head_of
+from homing.delivery.leased_part import Head, Held, Holding, Row, head_of, weight_of
 from homing.failure import ref_in, ref_of, worker_crash
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import Message, MessageRef
@@ -267,7 +267,7 @@ class Settling:
         """What the other store is to hold of these messages, by the ids of their rows, a portion at a time."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
         rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
-        for portion in portions(rows, _weight, most=_AT_ONCE):
+        for portion in portions(rows, weight_of, most=_AT_ONCE):
             yield {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in portion}
 
     def _copy(self, copies: dict[str, Message], to: SqlStore) -> set[str]:
@@ -357,11 +357,6 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     if source is not None and source.state == DROPPED:
         return True
     return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
-
-
-def _weight(row: Row) -> int:
-    body = row["message"]
-    return len(body) if isinstance(body, (str, bytes)) else 0
 
 
 def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Message], dict[str, str]]:

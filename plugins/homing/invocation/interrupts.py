@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 
-def is_interrupt(error: BaseException) -> bool:
+def is_user_interrupt(error: BaseException) -> bool:
     """Whether this was raised by a person at the keyboard or by a signal handler, such as that of Airflow's
     `execution_timeout`: then the process that runs the handler is to end, and no message has failed.
 

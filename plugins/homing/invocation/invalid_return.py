@@ -6,10 +6,9 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import Iterable, Mapping
-from itertools import starmap
 from typing import Any
 
-_LAZY = (map, filter, starmap)
+_LAZY = (map, filter, zip, enumerate)
 _FUTURES = (asyncio.Future, concurrent.futures.Future)
 
 
@@ -38,11 +37,15 @@ def _fault_of(returned: Any) -> BaseException | None:
     if inspect.iscoroutine(returned):
         returned.close()  # it is never awaited
         return TypeError("it returned a coroutine that was not awaited and has not run; await it")
-    if inspect.isgenerator(returned) or inspect.isasyncgen(returned) or isinstance(returned, _LAZY):
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):
         return TypeError(f"it returned a {kind}, which has not run yet; do the work before returning")
     if isinstance(returned, _FUTURES):
         return TypeError(f"it returned a {kind}, which may not have ended; wait for its result")
     return None
+
+
+def _is_lazy(returned: Any) -> bool:
+    return isinstance(returned, _LAZY) or type(returned).__module__ == "itertools"
 
 
 _PLAIN = frozenset({bool, int, float, str, bytes})

@@ -61,6 +61,12 @@ class Delivery:
         enqueued = self.message.enqueued_at
         return self.taken_at if enqueued is None else enqueued.timestamp()
 
+    @property
+    def due_at(self) -> float:
+        """When it was due first, if that is known."""
+        scheduled = self.message.scheduled_at
+        return self.stored_at if scheduled is None else max(self.stored_at, scheduled.timestamp())
+
     def take_back_attempt(self) -> None:
         """The call did not tell about this message, so it does not count as an attempt. The next call is for it
         alone."""

@@ -21,8 +21,9 @@ class ListenerMetrics:
 
     `processed` messages were handled and acknowledged. `retried` counts attempts that failed and were followed by
     another. Then what became of messages that failed for good: `dead_lettered`, `dropped`, `released`. `lost_leases`
-    counts messages that another consumer may have handled too. `in_flight` is how many the listener holds now,
-    `oldest_age` the seconds since the oldest of these was stored; None when it holds none.
+    counts messages that another consumer may have handled too. `in_flight` is how many the listener holds now.
+    `oldest_age` is for how many seconds the longest-waiting message has been due, be it in the store, where that can
+    tell, or in the listener's hand; None when there is none.
     """
 
     processed: int = 0

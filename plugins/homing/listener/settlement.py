@@ -278,7 +278,8 @@ class Settler:
 
     def bring_dead(self) -> None:
         """Moves what the store gave up, because its consumers died, to the dead-letter store: copied there before
-        it is finished here."""
+        it is finished here. What is refused there, because it is too large for instance, stays and holds up no other.
+        """
         dead, page, after = self._config.dead_letter_store, list[Message](), 0
         if dead is None or not {BROWSE, DEAD_LETTER} <= self._store.features:
             return
@@ -289,7 +290,16 @@ class Settler:
                     continue  # dead for another reason, or unreadable
                 why = message.dead_letter_description or CRASHED
                 error = error_info(CRASHED, why, self._service, attempt=message.delivery_count)
-                self._store_dead(dead, Delivery(message), error)
+                try:
+                    self._store_dead(dead, Delivery(message), error)
+                except StoreUnavailableError:
+                    raise
+                except Exception as trouble:  # noqa: BLE001 - of many kinds, as stores are
+                    log.error(  # noqa: TRY400 - its text may quote the message
+                        "message %s of store %s stays there, dead: dead-letter store %s did not take it: %s",
+                        *(message.id, self._store_name, name_of(dead), sign_of(trouble)),
+                    )
+                    continue
                 self._store.finish_dead([message.id])
                 self._counts.add(metrics.DEAD_LETTERED)
                 log.error("message %s of store %s went to dead-letter store %s: %s", message.id, self._store_name,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from types import TracebackType
 from typing import Any
 
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, StoreError
+from homing.invocation.error_info import sign_of
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.metrics import Counts, ListenerMetrics
 from homing.listener.service import Service
 from homing.listener.workers import Run
-from homing.store import Store
+from homing.store import COUNT, Store
+
+log = logging.getLogger(__name__)
 
 
 class StoreListener:
@@ -119,11 +123,22 @@ class StoreListener:
         return self._current_run() is not None
 
     def metrics(self) -> ListenerMetrics:
-        """The numbers so far, and those of this moment."""
+        """The numbers so far, and those of this moment, for which the store is asked; a store that cannot be reached
+        is not waited for beyond that."""
         run = self._current_run()
         held = [] if run is None else run.board.held()
-        oldest = min((delivery.stored_at for delivery in held), default=None)
-        return self._counts.read(len(held), None if oldest is None else max(0.0, time.time() - oldest))
+        ages = [max(0.0, time.time() - delivery.due_at) for delivery in held]
+        waiting = self._oldest_waiting()
+        return self._counts.read(len(held), max([*ages, *([] if waiting is None else [waiting])], default=None))
+
+    def _oldest_waiting(self) -> float | None:
+        if COUNT not in getattr(self.store, "features", ()):
+            return None
+        try:
+            return self.store.oldest_age()
+        except StoreError as error:
+            log.debug("store %s does not tell its oldest age: %s", self._name, sign_of(error))
+            return None
 
     def __enter__(self) -> StoreListener:
         return self

@@ -18,12 +18,12 @@ from homing.pipeline.handlers import (
     processor_router,
     transformer,
 )
-from homing.pipeline.outcome import Delivery, ExecutionError, ExecutionResult
+from homing.pipeline.outcome import DeliveryOutcome, ExecutionError, ExecutionResult
 from homing.pipeline.replay import ReplayConfig
 from homing.pipeline.signals import Drop
 
 __all__ = [
-    "Delivery",
+    "DeliveryOutcome",
     "DestinationFlow",
     "Drop",
     "ExecutionError",

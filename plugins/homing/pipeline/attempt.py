@@ -8,11 +8,12 @@ from typing import Any
 from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError, causes_of
 from homing.excerpts import excerpt
 from homing.invocation.error_info import text_of
-from homing.invocation.interrupts import is_interrupt
+from homing.invocation.interrupts import is_user_interrupt
 from homing.invocation.invalid_return import fault_of
+from homing.ledger import DELIVERED, DROPPED
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
-from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery
+from homing.pipeline.outcome import DeliveryOutcome, failed
 from homing.pipeline.signals import Drop
 from homing.retry import GIVE_UP, RetryDecision
 
@@ -32,7 +33,7 @@ def call(handler: Handler, ctx: MessageContext) -> Any:
     except Drop:
         raise
     except BaseException as error:
-        if is_interrupt(error):
+        if is_user_interrupt(error):
             raise
         raise fail(handler, ctx, error) from error
 
@@ -50,17 +51,18 @@ def process(handler: Handler, ctx: MessageContext) -> None:
         _replace_content(handler, ctx, returned)
     elif kind == FILTER:
         if type(returned) is not bool:
-            raise rubbish(handler, ctx, returned, "a filter returns True or False")
+            raise invalid_return(handler, ctx, returned, "a filter returns True or False")
         if not returned:
             raise Drop(f"filter {handler.name} returned False")
     elif returned is not None:
-        raise rubbish(handler, ctx, returned, "a processor returns nothing; use @transformer to change the content")
+        rule = "a processor returns nothing; use @transformer to change the content"
+        raise invalid_return(handler, ctx, returned, rule)
 
 
-def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
+def deliver(destination: Handler, ctx: MessageContext) -> DeliveryOutcome:
     """Calls a destination as often as its retry policy allows. Blocks while it waits between attempts.
 
-    Every attempt starts from a copy of `ctx`. Raises the HandlerError of the last one.
+    Every attempt starts from a copy of `ctx`. What failed has the HandlerError of the last one.
     """
     attempt = 1
     while True:
@@ -69,14 +71,14 @@ def deliver(destination: Handler, ctx: MessageContext) -> Delivery:
             result = call(destination, trial)
             if (fault := fault_of(result)) is not None:
                 raise fail(destination, trial, fault) from fault
-            return Delivery(destination.name, DELIVERED, result, attempt)
+            return DeliveryOutcome(destination.name, DELIVERED, result, attempt)
         except Drop:
-            return Delivery(destination.name, DROPPED, None, attempt)
+            return DeliveryOutcome(destination.name, DROPPED, None, attempt)
         except HandlerError as error:
             decision = next_attempt(destination, error, attempt, ctx)
             if not decision.retry:
                 error.attempts = attempt
-                raise
+                return failed(destination.name, error)
             time.sleep(decision.delay)
             attempt += 1
 
@@ -102,7 +104,7 @@ def snapshot_of(ctx: MessageContext) -> dict[str, Any]:
         return {"id": ctx.get_id(), "content": "(nested too deeply to be copied)"}
 
 
-def rubbish(handler: Handler, ctx: MessageContext, returned: Any, rule: str) -> HandlerError:
+def invalid_return(handler: Handler, ctx: MessageContext, returned: Any, rule: str) -> HandlerError:
     """The HandlerError for a handler that returned what it may not."""
     cause = TypeError(f"it returned a value of type {type(returned).__qualname__}; {rule}")
     error = fail(handler, ctx, cause)
@@ -119,7 +121,7 @@ def _follow_routers(handler: Handler, ctx: MessageContext) -> Handler:
         if chosen is None:
             return handler
         if not isinstance(chosen, Handler) or chosen.kind not in PROCESSORS:
-            raise rubbish(handler, ctx, chosen, "a processor router returns a decorated processor or None")
+            raise invalid_return(handler, ctx, chosen, "a processor router returns a decorated processor or None")
         handler = chosen
     cause = RecursionError(f"routed {MAX_HOPS} times without reaching a processor")
     raise fail(handler, ctx, cause) from cause

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from homing.errors import HandlerError
 from homing.invocation.batch_result import Answer, BatchAnswerError, PartialFailure, read_partial, read_returned
-from homing.invocation.interrupts import is_interrupt
+from homing.invocation.interrupts import is_user_interrupt
+from homing.ledger import DELIVERED, DROPPED
 from homing.pipeline.attempt import fail, next_attempt
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import Handler
-from homing.pipeline.outcome import DELIVERED, DROPPED, Delivery, Ended
+from homing.pipeline.outcome import DeliveryOutcome, failed
 from homing.pipeline.signals import Drop
 
 
@@ -24,7 +24,7 @@ class _Trial:
     ctx: MessageContext
 
 
-def deliver_batch(destination: Handler, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
+def deliver_batch(destination: Handler, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, DeliveryOutcome]]:
     """Calls the destination with all messages, then again with those that failed, as its retry policy allows.
 
     Yields (position, how it ended) as soon as that is known. A call for many that raises without saying which of them
@@ -33,7 +33,7 @@ def deliver_batch(destination: Handler, ctxs: Sequence[MessageContext]) -> Itera
     yield from _attempts(destination, [_Trial(place, ctx) for place, ctx in enumerate(ctxs)], 1)
 
 
-def _attempts(destination: Handler, trials: list[_Trial], attempt: int) -> Iterator[tuple[int, Ended]]:
+def _attempts(destination: Handler, trials: list[_Trial], attempt: int) -> Iterator[tuple[int, DeliveryOutcome]]:
     while trials:
         again: list[_Trial] = []
         delay = 0.0
@@ -69,7 +69,7 @@ def _call(destination: Handler, trials: Sequence[_Trial]) -> list[Answer]:
             places.append(place)
         except BaseException as error:
             # A model's validators are its author's code, and may raise anything.
-            if is_interrupt(error):
+            if is_user_interrupt(error):
                 raise
             answers[place] = Answer(error=error)
     if items:
@@ -89,24 +89,24 @@ def _invoke(destination: Handler, items: Sequence[object], ids: Sequence[str]) -
         # A mistake in the destination: trying again one by one would deliver everything twice for nothing.
         return [Answer(error=error)] * len(items)
     except BaseException as error:
-        if is_interrupt(error):
+        if is_user_interrupt(error):
             raise
         if len(items) > 1:
             raise _UnsaidError from error
         return [Answer(error=error)]
 
 
-def _read(destination: Handler, trial: _Trial, answer: Answer, attempt: int) -> Ended | float:
+def _read(destination: Handler, trial: _Trial, answer: Answer, attempt: int) -> DeliveryOutcome | float:
     """How it ended for this message, or the seconds after which to try again."""
     error = answer.error
     if error is None:
-        return Delivery(destination.name, DELIVERED, answer.result, attempt)
+        return DeliveryOutcome(destination.name, DELIVERED, answer.result, attempt)
     if isinstance(error, Drop):
-        return Delivery(destination.name, DROPPED, None, attempt)
+        return DeliveryOutcome(destination.name, DROPPED, None, attempt)
     if not isinstance(error, BatchAnswerError):
         decision = next_attempt(destination, error, attempt, trial.ctx)
         if decision.retry:
             return decision.delay
-    failed: HandlerError = fail(destination, trial.ctx, error)
-    failed.__cause__, failed.attempts = error, attempt
-    return failed
+    handler_error = fail(destination, trial.ctx, error)
+    handler_error.__cause__, handler_error.attempts = error, attempt
+    return failed(destination.name, handler_error)

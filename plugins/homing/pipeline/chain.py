@@ -27,8 +27,9 @@ from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
 from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
-from homing.pipeline.outcome import ExecutionError, ExecutionResult, Tally
+from homing.pipeline.outcome import Counters, ExecutionError, ExecutionResult
 from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
+from homing.pipeline.runner import run_chain
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
 from homing.store import ENVELOPE, SCHEDULE, Store
@@ -81,7 +82,7 @@ class HandlerChain:
         _check_handlers(name, self.source, self.flows)
         handlers = handlers_of(self.source, self.flows)
         self._takes_dataframes = next((handler for handler in handlers if handler.dataframe), None)
-        self._tally = Tally()
+        self._counters = Counters()
         self._workers = Workers(name, len(self.flows))
         self.replay_listener = None if replay is None else make_replay_listener(self, replay)
         if self.replay_listener is not None and not self.by_reference:
@@ -153,16 +154,12 @@ class HandlerChain:
         again = Message(entry, execution.record(self.name, record.batch_id, known))
         raise ExecutionError(execution.complaint(self.name), again, errors=tuple(execution.errors.values()))
 
-    def run_source(self, ctx: MessageContext) -> None:
-        """Runs the source flow on `ctx`, which it changes. Raises Drop, or HandlerError."""
-        self.source.run(ctx)
-
     def counts(self) -> dict[str, int]:
         """Numbers so far: executed and failed messages; delivered, filtered and dropped deliveries.
 
         A message that the source flow dropped counts as one dropped delivery.
         """
-        return self._tally.read()
+        return self._counters.read()
 
     def close(self) -> None:
         """Ends the replay listener and the chain's threads after what they do now, and closes its clients.
@@ -200,8 +197,10 @@ class HandlerChain:
 
     def _carry(self, execution: Execution) -> MessageContext:
         self.refuse_dataframes()  # before anything ran: the message has not failed
-        ctx = execution.run(self.source, self.flows, self._workers)
-        self._tally.add(*execution.outcomes())
+        ctx = MessageContext(execution.message, execution.properties)
+        for flow, outcome in run_chain(self.source, self.flows, ctx, self._workers, execution.done):
+            execution.add(flow, outcome)
+        self._counters.add(*execution.outcomes())
         return ctx
 
     def _keep(self, message_id: str, record: dict[str, Any], delay: float) -> tuple[str, str]:

@@ -1,23 +1,18 @@
-"""One message's way through a chain: the source flow, then every destination flow that is not done yet."""
+"""What became of one message in one execution of a chain: a result, or a failure record and an error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from homing.errors import HandlerError
-from homing.failure import SOURCE, build_record
-from homing.invocation.error_info import describe, text_of
-from homing.invocation.interrupts import is_interrupt
+from homing.failure import build_record
+from homing.invocation.error_info import text_of
+from homing.ledger import DELIVERED, DROPPED, FAILED, PROCESSED, SOURCE_FLOW
 from homing.message import Message, MessageRef
-from homing.pipeline.attempt import snapshot_of
 from homing.pipeline.context import MessageContext
-from homing.pipeline.flows import Flow, SourceFlow
-from homing.pipeline.outcome import DELIVERED, DROPPED, EXECUTED, FAILED, Delivery, Ended, ExecutionResult
-from homing.pipeline.signals import Drop
-from homing.pipeline.workers import Workers
+from homing.pipeline.outcome import EXECUTED, DeliveryOutcome, ExecutionResult, describe_failure
 
 
 @dataclass
@@ -27,33 +22,22 @@ class Execution:
     message: Message
     properties: Mapping[str, Any] = field(default_factory=dict)
     done: dict[str, Any] = field(default_factory=dict)
-    deliveries: list[tuple[str, Delivery]] = field(default_factory=list)
+    deliveries: list[tuple[str, DeliveryOutcome]] = field(default_factory=list)
     errors: dict[str, HandlerError] = field(default_factory=dict)
     dropped: str | None = None
 
-    def run(self, source: SourceFlow, flows: Sequence[Flow], workers: Workers) -> MessageContext:
-        """Runs everything; returns the context as the source flow left it. Failures are kept, not raised."""
-        ctx = MessageContext(self.message, self.properties)
-        try:
-            source.run(ctx)
-        except Drop as drop:
-            self.dropped = drop.reason
-            return ctx
-        except HandlerError as error:
-            self.errors[SOURCE] = error
-            return ctx
-        waiting = [flow for flow in flows if flow.name not in self.done]
-        ended = workers.run_all([partial(_settle, flow, ctx) for flow in waiting])
-        for flow, outcome in zip(waiting, ended, strict=True):
-            if isinstance(outcome, HandlerError):
-                self.errors[flow.name] = outcome
-            else:
-                self.deliveries.append((flow.name, outcome))
-                self.done[flow.name] = outcome.result
-        return ctx
+    def add(self, flow: str, outcome: DeliveryOutcome) -> None:
+        """Takes down how it ended in one flow. What failed is kept, not raised."""
+        if outcome.error is not None:
+            self.errors[flow] = outcome.error
+        elif flow != SOURCE_FLOW:
+            self.deliveries.append((flow, outcome))
+            self.done[flow] = outcome.result
+        elif outcome.state != PROCESSED:
+            self.dropped = outcome.result
 
     def result(self, ctx: MessageContext) -> ExecutionResult:
-        """The result, if nothing failed."""
+        """The result, if nothing failed; `ctx` is as the source flow left it."""
         results: dict[str, Any] = {}
         for flow, delivery in self.deliveries:
             if delivery.state == DELIVERED:
@@ -68,7 +52,7 @@ class Execution:
         return build_record(
             self.message,
             self.properties,
-            errors={flow: describe(error, error.handler, error.attempts) for flow, error in self.errors.items()},
+            errors={flow: describe_failure(error) for flow, error in self.errors.items()},
             done=self.done,
             snapshot={flow: error.snapshot for flow, error in self.errors.items()},
             chain=chain,
@@ -89,21 +73,6 @@ class Execution:
         if self.errors:
             counted.append(FAILED)
         return counted
-
-
-def _settle(flow: Flow, ctx: MessageContext) -> Ended:
-    """A flow's delivery, with its failure as a value: no destination may keep others from being awaited."""
-    try:
-        return flow.deliver(ctx)
-    except HandlerError as error:
-        return error
-    except Exception as error:
-        # Not a handler's doing, and still no reason to lose a message.
-        if is_interrupt(error):
-            raise
-        failed = HandlerError(f"{flow.name} failed: {text_of(error)}", flow.name, 1, snapshot_of(ctx))
-        failed.__cause__ = error
-        return failed
 
 
 def _reason(error: HandlerError) -> str:

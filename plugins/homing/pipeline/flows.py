@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homing.errors import ChainError, HandlerError
+from homing.ledger import DROPPED, FILTERED
 from homing.pipeline.attempt import call, deliver, fail, process
 from homing.pipeline.batch_delivery import deliver_batch
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import DESTINATION, DESTINATION_ROUTER, PROCESSORS, Handler
-from homing.pipeline.outcome import DROPPED, FILTERED, Delivery, Ended
+from homing.pipeline.outcome import DeliveryOutcome, failed
 from homing.pipeline.signals import Drop
 
 _ROUTED = 100
@@ -60,22 +61,21 @@ class DestinationFlow:
         """The destination's name."""
         return self.destination.name
 
-    def deliver(self, ctx: MessageContext) -> Delivery:
+    def deliver(self, ctx: MessageContext) -> DeliveryOutcome:
         """Runs processors and destination on copies of `ctx`, with the destination's retries; blocking.
 
-        Raises the HandlerError of the handler that failed. A processor that drops ends only this delivery.
+        What a handler raises is the outcome, and a processor that drops ends only this delivery.
         """
         own = ctx
         if self.processors:
             # Without any, the copies that every attempt of the destination gets are enough.
             own = ctx.copy()
-            try:
-                self._own.run(own)
-            except Drop:
-                return Delivery(self.name, FILTERED)
+            if (ended := self._process(own)) is not None:
+                return ended
         if self.destination.batch is None:
             return deliver(self.destination, own)
-        return _one(deliver_batch(self.destination, [own]))
+        ((_, outcome),) = deliver_batch(self.destination, [own])
+        return outcome
 
     @property
     def batch(self) -> int:
@@ -83,10 +83,15 @@ class DestinationFlow:
         return self.destination.batch or 1
 
     @property
+    def threads(self) -> int:
+        """How many messages its destination is to be given at the same time."""
+        return self.destination.threads
+
+    @property
     def _own(self) -> SourceFlow:
         return SourceFlow(self.processors, self.name)
 
-    def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
+    def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, DeliveryOutcome]]:
         """Delivers each as `deliver` does, in batches where the destination takes them; blocking.
 
         Yields (position, how it ended) for every one, as soon as that is known and so not in order.
@@ -94,21 +99,27 @@ class DestinationFlow:
         ready: list[tuple[int, MessageContext]] = []
         for place, ctx in enumerate(ctxs):
             if self.destination.batch is None:
-                yield place, _ended(self, ctx)
+                yield place, self.deliver(ctx)
                 continue
             own = ctx.copy()
-            try:
-                self._own.run(own)
-            except Drop:
-                yield place, Delivery(self.name, FILTERED)
-            except HandlerError as error:
-                yield place, error
-            else:
+            if (ended := self._process(own)) is None:
                 ready.append((place, own))
+            else:
+                yield place, ended
         for start in range(0, len(ready), self.batch):
             chunk = ready[start : start + self.batch]
-            for place, ended in deliver_batch(self.destination, [own for _, own in chunk]):
-                yield chunk[place][0], ended
+            for place, outcome in deliver_batch(self.destination, [own for _, own in chunk]):
+                yield chunk[place][0], outcome
+
+    def _process(self, own: MessageContext) -> DeliveryOutcome | None:
+        """Runs the processors; how it ended if they left the message out or failed."""
+        try:
+            self._own.run(own)
+        except Drop:
+            return DeliveryOutcome(self.name, FILTERED)
+        except HandlerError as error:
+            return failed(self.name, error)
+        return None
 
 
 #: What a router picked: for each flow, the messages it is to deliver and their positions.
@@ -133,33 +144,33 @@ class RouterFlow:
         """How many messages are worth delivering at once: which of them go to one destination is not known before."""
         return _ROUTED
 
-    def deliver(self, ctx: MessageContext) -> Delivery:
+    @property
+    def threads(self) -> int:
+        """One, which asks the router: each destination that it picks has threads of its own."""
+        return 1
+
+    def deliver(self, ctx: MessageContext) -> DeliveryOutcome:
         """Delivers to the flow the router picks, as that flow does; DROPPED if it picks None."""
         own = ctx.copy()
-        flow = self._route(own)
-        return Delivery(self.name, DROPPED) if flow is None else flow.deliver(own)
+        try:
+            flow = self._route(own)
+        except HandlerError as error:
+            return failed(self.name, error)
+        return DeliveryOutcome(self.name, DROPPED) if flow is None else flow.deliver(own)
 
-    def deliver_many(self, ctxs: Sequence[MessageContext]) -> Iterator[tuple[int, Ended]]:
-        """Routes each, then delivers to every flow picked what goes there, as that flow does."""
-        ended, picked = self.route_many(ctxs)
-        yield from ended
-        for flow, routed in picked.items():
-            for place, outcome in flow.deliver_many([own for _, own in routed]):
-                yield routed[place][0], outcome
-
-    def route_many(self, ctxs: Sequence[MessageContext]) -> tuple[list[tuple[int, Ended]], Picked]:
+    def route_many(self, ctxs: Sequence[MessageContext]) -> tuple[list[tuple[int, DeliveryOutcome]], Picked]:
         """Those that end here, with their positions, and the others by the flow that is to deliver them."""
-        ended: list[tuple[int, Ended]] = []
+        ended: list[tuple[int, DeliveryOutcome]] = []
         picked: Picked = {}
         for place, ctx in enumerate(ctxs):
             own = ctx.copy()
             try:
                 flow = self._route(own)
             except HandlerError as error:
-                ended.append((place, error))
+                ended.append((place, failed(self.name, error)))
                 continue
             if flow is None:
-                ended.append((place, Delivery(self.name, DROPPED)))
+                ended.append((place, DeliveryOutcome(self.name, DROPPED)))
             else:
                 picked.setdefault(flow, []).append((place, own))
         return ended, picked
@@ -181,20 +192,6 @@ class RouterFlow:
 
 
 Flow = DestinationFlow | RouterFlow
-
-
-def _ended(flow: Flow, ctx: MessageContext) -> Ended:
-    try:
-        return flow.deliver(ctx)
-    except HandlerError as error:
-        return error
-
-
-def _one(ended: Iterator[tuple[int, Ended]]) -> Delivery:
-    _, outcome = next(ended)
-    if isinstance(outcome, HandlerError):
-        raise outcome
-    return outcome
 
 
 def as_source_flow(written: Any) -> SourceFlow:

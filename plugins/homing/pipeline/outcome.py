@@ -6,40 +6,44 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from homing.errors import HandlerError, HandlersFailedError
+from homing.invocation.error_info import describe
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED
 from homing.message import Message
 from homing.pipeline.context import MessageContext
 
-# The states of a delivery that did not fail. All three are final: a replay skips them.
-DELIVERED = "delivered"
-FILTERED = "filtered"
-DROPPED = "dropped"
-
-# What a chain counts besides those.
+# What a chain counts besides the states of its deliveries.
 EXECUTED = "executed"
-FAILED = "failed"
 COUNTED = (EXECUTED, DELIVERED, FILTERED, DROPPED, FAILED)
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """What became of a message at one destination: `state` is DELIVERED, FILTERED or DROPPED.
+class DeliveryOutcome(NamedTuple):
+    """How a message ended in one flow: `state` is DELIVERED, FILTERED, DROPPED or FAILED; in the source flow, PROCESSED
+    in place of the first two. All but FAILED are final: a replay skips them.
 
-    `destination` is the one that was reached; of a router that chose none, the router. `attempts` counts the
-    calls of the destination.
+    `destination` is the one that was reached; of a router that chose none, and of what failed, the flow. `attempts`
+    counts the calls of the handler that ended it. `error` has what a handler failed with, and the state of things then.
+    A tuple, because every delivery makes one.
     """
 
     destination: str
     state: str
     result: Any = None
     attempts: int = 0
+    error: HandlerError | None = None
 
 
-#: How a delivery ended: well, or with the error of the handler that failed.
-Ended = Delivery | HandlerError
+def failed(flow: str, error: HandlerError) -> DeliveryOutcome:
+    """The outcome of a flow in which a handler failed."""
+    return DeliveryOutcome(flow, FAILED, None, error.attempts, error)
+
+
+def describe_failure(error: HandlerError) -> dict[str, Any]:
+    """What a handler failed with, as failure records and ledgers have it."""
+    return describe(error.__cause__ or error, error.handler, error.attempts)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class ExecutionResult:
 
     message: Message
     destination_results: dict[str, Any]
-    deliveries: tuple[Delivery, ...] = ()
+    deliveries: tuple[DeliveryOutcome, ...] = ()
     dropped: str | None = None
     context: MessageContext = field(kw_only=True, compare=False, repr=False)
 
@@ -76,8 +80,8 @@ class ExecutionError(HandlersFailedError):
 
 
 @dataclass(eq=False)
-class Tally:
-    """Counts outcomes. Thread-safe."""
+class Counters:
+    """How many messages and deliveries of a chain ended in each state. Thread-safe."""
 
     _counter: Counter[str] = field(default_factory=Counter)
 

@@ -1,4 +1,4 @@
-"""The threads that deliver to several destinations at once."""
+"""The threads that deliver to several destinations, and several messages to one, at the same time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from queue import SimpleQueue
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.invocation.interrupts import is_user_interrupt
 
 T = TypeVar("T")
 
@@ -19,6 +23,23 @@ log = logging.getLogger(__name__)
 _MIN_THREADS = 32
 #: Seconds for a delivery that is under way when its chain is closed.
 PATIENCE = 30.0
+# The same when an error ends it all.
+_SHORT_PATIENCE = 1.0
+
+
+class Backlog(Generic[T]):
+    """Things that wait to be worked off, by so many threads at the same time."""
+
+    def __init__(self, work: Callable[[T], object], things: Iterable[T] = (), *, threads: int = 1) -> None:
+        self.work = work
+        self.threads = threads
+        self._things = deque(things)
+        self.extend = self._things.extend
+        #: The next thing. Raises IndexError when there is none. Thread-safe.
+        self.take = self._things.popleft
+
+    def __len__(self) -> int:
+        return len(self._things)
 
 
 class _Job(Generic[T]):
@@ -87,11 +108,11 @@ class _Pool:
             self._unfinished -= 1
         return job.run_here()
 
-    def close(self) -> None:
+    def close(self, patience: float) -> None:
         """Ends the threads after what they are doing. One that hangs is left behind; it does not keep the process."""
         for _ in self._threads:
             self._jobs.put(None)
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + patience
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, limit - time.monotonic()))
@@ -139,9 +160,45 @@ class Workers:
                 pool.submit(job)
         return [calls[0](), *[pool.finish(job) for job in jobs]]
 
-    def close(self) -> None:
+    def work_off(self, backlogs: Sequence[Backlog[Any]]) -> None:
+        """Works these off at the same time. The first error ends all of it, and is raised when the calls under way have
+        ended; what interrupts the caller itself is raised at once."""
+        errors: list[BaseException] = []
+        calls = [partial(_work_off, one, errors) for one in backlogs for _ in range(min(one.threads, len(one)))]
+        try:
+            self.run_all(calls)
+        except BaseException as error:
+            errors.append(error)  # the other threads take nothing more
+            raise
+        if errors:
+            raise errors[0]
+
+    def close(self, patience: float | None = None) -> None:
         """Ends the threads after what they are doing; blocking, idempotent."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
-            pool.close()
+            pool.close(PATIENCE if patience is None else patience)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(None if error is None else _SHORT_PATIENCE)
+
+
+def _work_off(backlog: Backlog[Any], errors: list[BaseException]) -> None:
+    """What one thread does of a backlog; its error is put with the others."""
+    while not errors:
+        try:
+            thing = backlog.take()
+        except IndexError:
+            return
+        try:
+            backlog.work(thing)
+        except BaseException as error:
+            if is_user_interrupt(error):
+                raise
+            errors.append(error)

@@ -1,4 +1,4 @@
-"""WholeBatch: flows with DataFrame handlers, exact about every message all the same.
+"""DataFrameFlow: runs flows with DataFrame handlers, exact about every message all the same.
 
 A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
 which of them makes it fail is found by trying smaller parts: what is recorded as failed has failed alone. What it works
@@ -20,16 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, crash_tracking
+from homing.delivery.entries import entry_of, is_over
 from homing.delivery.leased_part import Head, Held
+from homing.delivery.step import SKIPPED
 from homing.errors import HandlerError
-from homing.failure import WORKER_CRASH, as_json, error_info
+from homing.failure import worker_crash
 from homing.invocation.error_info import describe, sign_of, text_of
 from homing.invocation.invalid_return import fault_of
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
-from homing.pipeline import Drop
-from homing.pipeline.flows import DestinationFlow, name_processor
+from homing.pipeline import DestinationFlow, Drop
+from homing.pipeline.flows import name_processor
 from homing.pipeline.handlers import PROCESSORS, Handler
+from homing.pipeline.outcome import DeliveryOutcome
 from homing.spark import dataframe_handlers
 from homing.spark.bisection import Bisection
 from homing.spark.error_kinds import is_crash, is_fault
@@ -51,7 +54,7 @@ class Source:
     processors: Sequence[Handler]
     start: int
     read: Callable[[Sequence[Held], Sequence[Head] | None], DataFrame]
-    plan: Callable[[DataFrame, dataframe_handlers.Watch, dataframe_handlers.Segment], DataFrame]
+    plan: Callable[[DataFrame, dataframe_handlers.RowCounter, dataframe_handlers.Segment], DataFrame]
     keep: Keep
 
     @property
@@ -73,7 +76,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class WholeBatch:
+class DataFrameFlow:
     """Runs flows with DataFrame handlers over a batch, recording for the step that `fence` stands for."""
 
     spark: SparkSession
@@ -96,16 +99,16 @@ class WholeBatch:
         # A chain that begins with messages reads and handles them in one: what was read cannot be counted apart.
         if not source.begins_native or not all(map(self.batch.is_new, parts)):
             return None
-        watch = dataframe_handlers.Watch()
+        counter = dataframe_handlers.RowCounter()
         self.ledger.suspect(self.fence, crash_tracking.part(crash_tracking.Span()))
         try:
-            frame = source.keep(source.plan(watch.begin(source.read(parts, None)), watch, source.all), watch)
-            watch.verify()
-            if not watch.let_pass(sum(held.lease.size for held in parts)):
+            frame = source.keep(source.plan(counter.begin(source.read(parts, None)), counter, source.all), counter)
+            counter.verify()
+            if not counter.let_pass(sum(held.lease.size for held in parts)):
                 out = _ids(frame)
                 _refuse_twice(out)
                 heads = self.batch.heads()
-                if len(heads) != watch.entered:
+                if len(heads) != counter.entered:
                     return None  # what came to the batch since, or was not read, was left out by no rule
                 self._account(SOURCE_FLOW, source.processors, heads, out, DROPPED)
         except Exception as error:
@@ -118,7 +121,7 @@ class WholeBatch:
     def _part_by_part(self, source: Source) -> list[DataFrame]:
         heads = self.batch.heads()
         known = self._known(heads, SOURCE_FLOW)
-        waiting = [head for head in heads if not self._gave_up(known.get(head.message_id))]
+        waiting = [head for head in heads if not is_over(known.get(head.message_id), self.fence)]
         frames: list[DataFrame] | None = None
         for section in source.sections:
             if waiting:
@@ -145,16 +148,16 @@ class WholeBatch:
         results, passed = Results(self.spark, source.keep), list[Head]()
 
         def call(some: Sequence[Head]) -> None:
-            watch = dataframe_handlers.Watch()
+            counter = dataframe_handlers.RowCounter()
             self._take_in_hand(SOURCE_FLOW, some, rows=rows)
             part = source.read(self.batch.held(), some) if messages is None else messages.part(some)
             small = messages is not None and messages.is_small(some)
-            result = results.of(source.plan(part, watch, section), watch, small=small)
+            result = results.of(source.plan(part, counter, section), counter, small=small)
             out = result.ids
-            watch.verify()
+            counter.verify()
             _refuse_twice(out)
-            if out.total() != watch.left:
-                raise HandlerError(f"{out.total()} messages came out of the chain, and {watch.left} were counted")
+            if out.total() != counter.left:
+                raise HandlerError(f"{out.total()} messages came out of the chain, and {counter.left} were counted")
             self._account(SOURCE_FLOW, source.processors, some, out, DROPPED)
             here = [head for head in some if head.message_id in out]
             if section.stop == len(source.processors):
@@ -171,7 +174,7 @@ class WholeBatch:
         self,
         flow: DestinationFlow,
         processed: DataFrame,
-        through: Callable[[DataFrame, str, Sequence[Handler], int, dataframe_handlers.Watch], DataFrame],
+        through: Callable[[DataFrame, str, Sequence[Handler], int, dataframe_handlers.RowCounter], DataFrame],
         each: Callable[[str, DataFrame, int], Counter[str]],
         rate: float | None = None,
     ) -> Counter[str]:
@@ -186,14 +189,14 @@ class WholeBatch:
         start = min(last, len(flow.processors))
 
         def call(some: Sequence[Head]) -> None:
-            watch = dataframe_handlers.Watch()
+            counter = dataframe_handlers.RowCounter()
             self._take_in_hand(flow.name, some, rows=False)
-            frame = through(messages.part(some), flow.name, flow.processors[:start], 0, watch)
+            frame = through(messages.part(some), flow.name, flow.processors[:start], 0, counter)
             if flow.destination.dataframe:
-                total.update(self._hand_over(flow, frame, some, watch))
+                total.update(self._hand_over(flow, frame, some, counter))
                 return
             done = each(flow.name, frame, start)
-            watch.verify()
+            counter.verify()
             done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
             total.update(done)
 
@@ -214,14 +217,14 @@ class WholeBatch:
         return total
 
     def _hand_over(
-        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], watch: dataframe_handlers.Watch
+        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], counter: dataframe_handlers.RowCounter
     ) -> Counter[str]:
         """Gives a frame to a DataFrame destination, and records it as delivered when that returns."""
         out = {head.message_id: 1 for head in some}
         if flow.processors:
             frame = frame.cache()
             out = _ids(frame)
-            watch.verify()
+            counter.verify()
             _refuse_twice(out)
         self.ledger.record(self.fence, [])  # raises if the step was taken over: another process delivers by now
         state, result = DELIVERED, None
@@ -234,7 +237,8 @@ class WholeBatch:
                 frame.unpersist()
         _refuse_unfinished(flow.destination, result)
         done = [head for head in some if head.message_id in out]
-        self._record(head.entry(flow.name, state, result=as_json(result)) for head in done)
+        outcome = DeliveryOutcome("", state, result, 1)
+        self._record(entry_of(head.entry(flow.name, FAILED), outcome) for head in done)
         filtered = self._account(flow.name, flow.processors, some, out, FILTERED)
         return Counter({state: len(done), FILTERED: filtered})
 
@@ -251,8 +255,8 @@ class WholeBatch:
         waiting, total = [], Counter[str]()
         for head in found:
             entry = known.get(head.message_id)
-            if entry is not None and (entry.done or self._gave_up(entry)):
-                total["skipped" if entry.done else entry.state] += 1
+            if entry is not None and is_over(entry, self.fence):
+                total[SKIPPED if entry.done else entry.state] += 1
             else:
                 waiting.append(head)
         return sorted(waiting, key=lambda head: head.message_id), total, known
@@ -262,9 +266,6 @@ class WholeBatch:
         entries = self.ledger.known([head.message_id for head in heads])
         found = {head.message_id: entries.get(head.ref, {}).get(flow) for head in heads}
         return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
-
-    def _gave_up(self, entry: Entry | None) -> bool:
-        return crash_tracking.gave_up(entry, self.fence)
 
     def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
         ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.message_id for head in waiting], pa.string())}))
@@ -347,8 +348,8 @@ class WholeBatch:
         if flow != SOURCE_FLOW and any(name == handler.name for handler in handlers if handler.kind in PROCESSORS):
             name = name_processor(name, flow)
         log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
-        said = error_info(WORKER_CRASH, str(error), name) if is_crash(error) else describe(error, name, 1)
-        self._record([head.entry(flow, FAILED, error=said)])
+        reason = worker_crash(name) if is_crash(error) else describe(error, name, 1)
+        self._record([head.entry(flow, FAILED, error=reason)])
 
     def _record(self, entries: Iterable[Entry]) -> None:
         rows = list(entries)

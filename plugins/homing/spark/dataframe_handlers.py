@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
+from homing.delivery.arrow.columns import PROCESSED
 from homing.errors import HandlerError
 from homing.message import JSON
 from homing.pipeline.handlers import TRANSFORMER, Handler
-from homing.spark.columns import PROCESSED
 
 _WRITTEN_AS_JSON = (StructType, ArrayType, MapType, VariantType)
 
@@ -56,13 +56,13 @@ def is_native(processors: Sequence[Handler]) -> bool:
 
 
 def run_everything(spark: SparkSession) -> None:
-    """Has Spark run all of a plan, so that what a Watch counts is counted."""
+    """Has Spark run all of a plan, so that what a RowCounter counts is counted."""
     for name, rules in _LEAVING_OUT.items():
         before = [rule for rule in (spark.conf.get(name, "") or "").split(",") if rule]
         spark.conf.set(name, ",".join(dict.fromkeys([*before, *rules])))
 
 
-class Watch:
+class RowCounter:
     """Counts the messages at both ends of a flow and of each of its transformers, as a by-product of the job that runs
     them: what it says is known after the job. Ends at the same place are counted once, because each count costs."""
 
@@ -162,13 +162,13 @@ def _counts(place: Observation | None) -> Mapping[str, Any] | None:
         return None
 
 
-def apply(handler: Handler, frame: DataFrame, watch: Watch) -> DataFrame:
+def apply(handler: Handler, frame: DataFrame, counter: RowCounter) -> DataFrame:
     """The frame after this filter or transformer."""
 
     def transform(given: DataFrame) -> DataFrame:
         return _returned(handler, _call(handler, given))
 
-    return watch.around(handler, transform, frame) if handler.kind == TRANSFORMER else transform(frame)
+    return counter.around(handler, transform, frame) if handler.kind == TRANSFORMER else transform(frame)
 
 
 def _call(handler: Handler, frame: DataFrame) -> DataFrame:

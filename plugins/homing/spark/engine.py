@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,25 +13,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
+from homing.delivery.arrow.columns import UNFIT
 from homing.delivery.leased_part import Head, Held
+from homing.delivery.step import log_deliveries, log_result
 from homing.delivery.work_files import WorkDir
 from homing.errors import LeaseLostError
-from homing.ledger import FAILED, SOURCE_FLOW, Fence
+from homing.ledger import SOURCE_FLOW, Fence
 from homing.message import MessageRef
 from homing.pipeline import HandlerChain
 from homing.pipeline.flows import DestinationFlow, Flow
 from homing.pipeline.handlers import Handler
-from homing.spark import dataframe_handlers, steps
-from homing.spark.columns import PROCESSED_DDL, TALLY_DDL, UNFIT
-from homing.spark.dataframe_flow import Source, WholeBatch
+from homing.spark import dataframe_handlers
+from homing.spark.columns import PROCESSED_DDL, TALLY_DDL
+from homing.spark.dataframe_flow import DataFrameFlow, Source
 from homing.spark.hadoop import HadoopFiles
-from homing.spark.options import Place
+from homing.spark.options import StoreAddress
 from homing.spark.partitions import Parts
 from homing.spark.sessions import file_options, in_portions, parallelism, reading_options
 from homing.spark.smaller_parts import Keep
+from homing.spark.task import Task
 from homing.stores import resolve_url
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Pipeline:
     store: str
     dead_letter_store: str
 
-    def place(self, held: Held, stores: PipelineStores) -> Place:
+    def address(self, held: Held, stores: PipelineStores) -> StoreAddress:
         """Where to find what is held there, from any process."""
         url = self.dead_letter_store if held.store is stores.dead_letters else self.store
-        return Place.of({"url": url, "store": held.store.name})
+        return StoreAddress.of({"url": url, "store": held.store.name})
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Engine:
     """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for.
 
     When the step did not come to its end before, it goes on one message at a time: slower, and able to tell which
-    message kills its worker. Flows with DataFrame handlers are run by WholeBatch, which calls back for each part.
+    message kills its worker. Flows with DataFrame handlers are run by DataFrameFlow, which calls back for each part.
     """
 
     spark: SparkSession
@@ -73,17 +73,17 @@ class Engine:
         output = place.new_output(self.batch.run_id, self.fence.owner)
         parts: dict[DataFrame, tuple[str, int]] = {}
 
-        def keep(frame: DataFrame, watch: dataframe_handlers.Watch) -> DataFrame:
+        def keep(frame: DataFrame, counter: dataframe_handlers.RowCounter) -> DataFrame:
             part = f"{output}/{next(numbers)}"
             frame.write.mode("overwrite").options(**file_options()).parquet(part)
             kept = self._parquet([part])
-            parts[kept] = part, watch.left
+            parts[kept] = part, counter.left
             return kept
 
         kept = [parts[frame] for frame in self._processed(keep)]
         ready = sum(rows for _, rows in kept)
         place.publish(self.fence, [part for part, _ in kept])
-        tell(self.batch, f"{ready} messages are ready to be delivered")
+        log_result(self.batch, f"{ready} messages are ready to be delivered")
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
@@ -112,10 +112,10 @@ class Engine:
     def _processed(self, keep: Keep) -> list[DataFrame]:
         """The messages after the source flow, in as many parts as it took."""
         if not dataframe_handlers.is_native(self.chain.source.processors):
-            watch = dataframe_handlers.Watch()
-            return [keep(self._source_flow(watch.begin(self._read(self.batch.held(), None)), watch), watch)]
+            counter = dataframe_handlers.RowCounter()
+            return [keep(self._source_flow(counter.begin(self._read(self.batch.held(), None)), counter), counter)]
         processors, start = self.chain.source.processors, self._begins_at()
-        return self._whole().process(Source(processors, start, self._read, self._source_flow, keep))
+        return self._dataframe_flow().process(Source(processors, start, self._read, self._source_flow, keep))
 
     def _read(self, parts: Sequence[Held], some: Sequence[Head] | None) -> DataFrame:
         """These messages, or all, of these parts of the batch, after the handlers before the first for DataFrames."""
@@ -131,12 +131,15 @@ class Engine:
         return _union(frames)
 
     def _source_flow(
-        self, begun: DataFrame, watch: dataframe_handlers.Watch, section: dataframe_handlers.Segment | None = None
+        self,
+        begun: DataFrame,
+        counter: dataframe_handlers.RowCounter,
+        section: dataframe_handlers.Segment | None = None,
     ) -> DataFrame:
         """The plan of the source flow, or of a section of it, over messages that were read."""
         start, stop = (section.start, section.stop) if section else (self._begins_at(), None)
         processors = self.chain.source.processors[:stop]
-        return watch.end(self._through(_readable(begun), SOURCE_FLOW, processors, start, watch))
+        return counter.end(self._through(_readable(begun), SOURCE_FLOW, processors, start, counter))
 
     def _begins_at(self) -> int:
         """How many of the source flow's processors are behind a message when it is read."""
@@ -145,10 +148,15 @@ class Engine:
 
     def _begin(self, parts: Parts, stop: int) -> DataFrame:
         task = self._task(SOURCE_FLOW)
-        return parts.through(self.spark, lambda read: steps.process(task, read, stop), PROCESSED_DDL)
+        return parts.through(self.spark, lambda read: task.process(read, stop), PROCESSED_DDL)
 
     def _through(
-        self, frame: DataFrame, flow: str, processors: Sequence[Handler], start: int, watch: dataframe_handlers.Watch
+        self,
+        frame: DataFrame,
+        flow: str,
+        processors: Sequence[Handler],
+        start: int,
+        counter: dataframe_handlers.RowCounter,
     ) -> DataFrame:
         """The plan of these processors, from `start` on, each in its own way."""
         task = self._task(flow)
@@ -157,13 +165,13 @@ class Engine:
                 continue
             if segment.native:
                 for handler in processors[segment.start : segment.stop]:
-                    frame = dataframe_handlers.apply(handler, frame, watch)
+                    frame = dataframe_handlers.apply(handler, frame, counter)
             else:
 
                 def run(
                     batches: Iterator[pa.RecordBatch], cut: dataframe_handlers.Segment = segment
                 ) -> Iterator[pa.RecordBatch]:
-                    return steps.go_on(task, flow, cut.start, cut.stop, batches)
+                    return task.go_on(flow, cut.start, cut.stop, batches)
 
                 frame = frame.mapInArrow(run, PROCESSED_DDL)
         return frame
@@ -177,12 +185,12 @@ class Engine:
             flow = self._flow(name)
             if isinstance(flow, DestinationFlow) and dataframe_handlers.is_native((*flow.processors, flow.destination)):
                 each = partial(self._each, rate=rate)
-                total = self._whole().deliver(flow, messages, self._through, each, rate)
+                total = self._dataframe_flow().deliver(flow, messages, self._through, each, rate)
             else:
                 # What a process left long ago may name messages that another run holds by now.
                 held = frozenset(head.ref for head in self.batch.heads())
                 total = self._each(name, messages, 0, held, rate)
-        tell(self.batch, f"to {name}: {dict(total) or 'nothing to deliver'}", total)
+        log_deliveries(self.batch, name, total)
         return total
 
     def _each(
@@ -197,7 +205,7 @@ class Engine:
         task = replace(self._task(flow), held=held, rate=rate)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return steps.deliver(task, flow, batches, start)
+            return task.deliver(flow, batches, start)
 
         total: Counter[str] = Counter()
         for row in messages.mapInArrow(run, TALLY_DDL).collect():
@@ -209,12 +217,12 @@ class Engine:
     def _work_dir(self, place: str) -> WorkDir:
         return WorkDir(place, HadoopFiles(), self.stores.ledger)
 
-    def _whole(self) -> WholeBatch:
+    def _dataframe_flow(self) -> DataFrameFlow:
         dataframe_handlers.run_everything(self.spark)
-        return WholeBatch(self.spark, self.stores.ledger, self.batch, self.fence)
+        return DataFrameFlow(self.spark, self.stores.ledger, self.batch, self.fence)
 
     def _careful(self, name: str) -> bool:
-        """Whether executors say which message they have in hand: after a crash, unless WholeBatch says which part."""
+        """Whether executors name the message they have in hand: after a crash, unless DataFrameFlow names the part."""
         if name == SOURCE_FLOW:
             return self.fence.crashed and not dataframe_handlers.is_native(self.chain.source.processors)
         flow = self._flow(name)
@@ -233,21 +241,16 @@ class Engine:
 
     def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
-        place = self.pipeline.place(held, self.stores)
+        address = self.pipeline.address(held, self.stores)
         span = None if some is None else (some[0].row_id, some[-1].row_id)
-        return Parts.of(place, held, self._tasks(SOURCE_FLOW), span)
+        return Parts.of(address, held, self._tasks(SOURCE_FLOW), span)
 
-    def _task(self, flow: str) -> steps.Task:
+    def _task(self, flow: str) -> Task:
         fence = replace(self.fence, crashed=self._careful(flow))
-        return steps.Task(self.pipeline.chain, resolve_url(self.pipeline.store), fence, tasks=self._tasks(flow))
+        return Task(self.pipeline.chain, resolve_url(self.pipeline.store), fence, tasks=self._tasks(flow))
 
     def _tasks(self, flow: str) -> int:
         return 1 if self._careful(flow) else parallelism(self.spark)
-
-
-def tell(batch: Batch, what: str, total: Counter[str] | None = None) -> None:
-    """The one line about what a step did with its batch."""
-    log.log(logging.WARNING if total and total[FAILED] else logging.INFO, "batch %s: %s", batch.run_id, what)
 
 
 def _as_processed(stored: DataFrame) -> DataFrame:
@@ -261,7 +264,7 @@ def _readable(messages: DataFrame) -> DataFrame:
     return messages.withColumn("message", content)
 
 
-def _cached(frame: DataFrame, _: dataframe_handlers.Watch) -> DataFrame:
+def _cached(frame: DataFrame, _: dataframe_handlers.RowCounter) -> DataFrame:
     """Made now: what was observed of a plan is known only when it has run."""
     cached = frame.cache()
     cached.count()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-
-from py4j.protocol import Py4JError, Py4JJavaError
 
 from homing.errors import HandlerError, HomingError
 
@@ -42,7 +41,8 @@ def _tells_of_death(error: BaseException) -> bool:
 
 def _is_cut_off(error: BaseException) -> bool:
     """Whether the way to Spark's own process is broken."""
-    return isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    py4j = sys.modules.get("py4j.protocol")  # a small batch needs no Spark, and has no such errors
+    return py4j is not None and isinstance(error, py4j.Py4JError) and not isinstance(error, py4j.Py4JJavaError)
 
 
 def _with_origins(error: BaseException | None) -> Iterator[BaseException]:

@@ -17,23 +17,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from homing.delivery import Batch, PipelineStores, crash_tracking, open_pipeline_stores
 from homing.delivery.lease_keeper import LeaseKeeper
+from homing.delivery.local_engine import LocalEngine
 from homing.delivery.settlement import DEFAULT_LEASE
-from homing.delivery.work_files import WorkDir
+from homing.delivery.work_files import Files, LocalFiles, WorkDir
 from homing.errors import ConfigurationError, HandlerError, HomingError, LeaseLostError
 from homing.invocation.error_info import frames_of, sign_of
 from homing.ledger import Fence, Ledger
 from homing.pipeline import HandlerChain, load_chain
-from homing.spark.engine import Engine, Pipeline
 from homing.spark.error_kinds import is_crash, is_death, is_outage
-from homing.spark.hadoop import HadoopFiles
-from homing.spark.local_engine import Alone
-from homing.spark.sessions import cancel_jobs, master_of, open_session
 from homing.spark.submit import secrets
 from homing.spark.submit.job import SET_UP_WRONGLY
 from homing.spark.submit.master import refuse_unreachable
+
+if TYPE_CHECKING:
+    from homing.spark.engine import Engine
 
 log = logging.getLogger("homing")
 
@@ -59,7 +60,7 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
     step = f"deliver.{arguments.flow}"
 
     def is_needed(batch: Batch) -> bool:
-        left = WorkDir(arguments.work_dir, HadoopFiles(), batch.ledger).published(batch.run_id)
+        left = WorkDir(arguments.work_dir, _files(alone=arguments.alone), batch.ledger).published(batch.run_id)
         return left != [] and batch.outstanding([arguments.flow])
 
     return _run(step, arguments, lambda engine: engine.deliver(arguments.flow, arguments.work_dir), is_needed)
@@ -102,7 +103,7 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
 def _run(
     step: str,
     arguments: argparse.Namespace,
-    run_step: Callable[[Engine | Alone], object],
+    run_step: Callable[[Engine | LocalEngine], object],
     is_needed: Callable[[Batch], bool] = lambda _: True,
     afterwards: Callable[[Batch], object] = lambda _: None,
 ) -> int:
@@ -128,13 +129,12 @@ def _run(
 def _work(
     step: str,
     arguments: argparse.Namespace,
-    run_step: Callable[[Engine | Alone], object],
+    run_step: Callable[[Engine | LocalEngine], object],
     is_needed: Callable[[Batch], bool],
     afterwards: Callable[[Batch], object],
 ) -> None:
-    pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
-    chain = load_chain(pipeline.chain)
-    with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
+    chain = load_chain(arguments.chain)
+    with open_pipeline_stores(STORE, DEAD_LETTER_STORE) as stores:
         batch = Batch(stores, arguments.run_id, [flow.name for flow in chain.flows], chain=chain.name)
         if not batch.held():
             raise LeaseLostError("it holds no messages: its lease ran out, or it was never claimed")
@@ -142,13 +142,11 @@ def _work(
             log.info("%s of batch %s: nothing is left to do, and no Spark job is started", step, arguments.run_id)
             afterwards(batch)
             return
-        name = f"homing {step} {arguments.run_id}"
-        works = _who_works(name, alone=arguments.alone, pipeline=pipeline, chain=chain, stores=stores, batch=batch)
-        with works as (who, stop):
+        with _engine(step, arguments, chain, stores, batch) as (engine, stop):
 
             def run(fence: Fence) -> None:
                 with LeaseKeeper(batch, stores.ledger, fence, arguments.lease, stop):
-                    run_step(who(fence))
+                    run_step(engine(fence))
 
             def open_step() -> Fence:
                 fence = stores.ledger.open_step(batch.run_id, step, arguments.lease)
@@ -159,17 +157,30 @@ def _work(
 
 
 @contextmanager
-def _who_works(
-    name: str, *, alone: bool, pipeline: Pipeline, chain: HandlerChain, stores: PipelineStores, batch: Batch
-) -> Iterator[tuple[Callable[[Fence], Engine | Alone], Callable[[], object]]]:
-    """Who works on the batch, given the right to record, and how to stop it when that is lost."""
-    if alone:
+def _engine(
+    step: str, arguments: argparse.Namespace, chain: HandlerChain, stores: PipelineStores, batch: Batch
+) -> Iterator[tuple[Callable[[Fence], Engine | LocalEngine], Callable[[], object]]]:
+    """What works on the batch, given the right to record, and how to stop it when that is lost."""
+    if arguments.alone:
         chain.refuse_dataframes()
-        yield partial(Alone, pipeline, chain, stores, batch), lambda: None  # it notices when it records
+        yield partial(LocalEngine, chain, stores, batch), lambda: None  # it notices when it records
         return
-    with open_session(name) as spark:
-        refuse_unreachable(master_of(spark), pipeline.store, pipeline.dead_letter_store)
-        yield partial(Engine, spark, pipeline, chain, stores, batch), partial(cancel_jobs, spark)
+    from homing.spark import sessions
+    from homing.spark.engine import Engine, Pipeline
+
+    pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
+    with sessions.open_session(f"homing {step} {arguments.run_id}") as spark:
+        refuse_unreachable(sessions.master_of(spark), pipeline.store, pipeline.dead_letter_store)
+        yield partial(Engine, spark, pipeline, chain, stores, batch), partial(sessions.cancel_jobs, spark)
+
+
+def _files(*, alone: bool) -> Files:
+    """What reaches a work directory: where Spark is not needed, it is on this machine."""
+    if alone:
+        return LocalFiles()
+    from homing.spark.hadoop import HadoopFiles
+
+    return HadoopFiles()
 
 
 def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:

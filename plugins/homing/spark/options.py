@@ -12,14 +12,14 @@ from homing.stores.sql import SqlStore
 
 
 @dataclass(frozen=True)
-class Place:
-    """A store, by name. Opened where it is needed, never before: this travels to the executors."""
+class StoreAddress:
+    """How to find a store from any process. Opened where it is needed, never before: this travels to the executors."""
 
     url: str
     store: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Place:
+    def of(cls, options: Mapping[str, str]) -> StoreAddress:
         """Raises ConfigurationError where the options do not name a store that other processes can open."""
         if not options.get("url"):
             raise ConfigurationError('the data source "homing" needs the option "url"')

@@ -15,9 +15,11 @@ from homing.spark.sessions import is_client
 from homing.spark.staged_files import Staging
 
 _COLUMNS = (
-    "id", "sequence", "message", "encoding", "content_type", "headers", "correlation_id", "session_id", "partition_key",
-    "subject", "time_created", "properties",
+    "id", "sequence", "table_id", "message", "encoding", "content_type", "headers", "correlation_id", "session_id",
+    "partition_key", "subject", "time_created", "properties",
 )  # fmt: skip
+# Which message it is. Two pipelines may share a lake, the names of their runs, and the ids and numbers of messages.
+_IDENTITY = ("id", "sequence", "table_id")
 # An empty value could not be told from none in the name of a folder.
 _NO_BATCH = "none"
 
@@ -37,7 +39,8 @@ def parquet_lake(path: str, *, name: str = "lake") -> Handler:
         new = messages.select(*_COLUMNS, batch.alias("batch_id"))
         there = _there(new, folder)
         if there is not None:
-            new = new.join(there, ["batch_id", "id", "sequence"], "left_anti").select(*new.columns)
+            same = [new[name].eqNullSafe(there[name]) for name in ("batch_id", *_IDENTITY)]
+            new = new.join(there, same, "left_anti")
         _append(new, folder)
 
     return destination(name=name, dataframe=True)(lake)
@@ -78,10 +81,10 @@ def _files(path: str) -> Files:
 
 
 def _there(new: DataFrame, path: str) -> DataFrame | None:
-    """The ids that lie below `path` for the batches of these messages; None when nothing does."""
+    """The messages that lie below `path` of the batches of these messages; None when nothing does."""
     batches = [row["batch_id"] for row in new.select("batch_id").distinct().collect()]
     # Told, not guessed: a batch called 001 is a text.
-    schema = "id string, sequence bigint, batch_id string"
+    schema = "id string, sequence bigint, table_id string, batch_id string"
     try:
         lying = new.sparkSession.read.schema(schema).parquet(path)
     except AnalysisException as error:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from homing.delivery.arrow.page import Page
 from homing.delivery.leased_part import Held
-from homing.spark.arrow_page import Page
 from homing.spark.columns import STORED_DDL
-from homing.spark.options import Place
-from homing.spark.reader import Range, held_by, read_range
+from homing.spark.options import StoreAddress
+from homing.spark.reader import Range, read_range
 from homing.stores.sql.scans import Condition
 
 Batches = Iterator[pa.RecordBatch]
@@ -26,25 +26,21 @@ Batches = Iterator[pa.RecordBatch]
 class Parts:
     """Names, never open connections: this travels to the executors."""
 
-    place: Place
+    address: StoreAddress
     ranges: tuple[Range, ...]
     #: Whether settlements wrote what is read: see `Page`.
     copies: bool
 
     @classmethod
-    def of(cls, place: Place, held: Held, number: int, ids: tuple[str, str] | None) -> Parts:
+    def of(cls, address: StoreAddress, held: Held, number: int, ids: tuple[str, str] | None) -> Parts:
         """What is held there in at most so many ranges; with `ids`, only from the first to the second of them."""
         only = () if ids is None else (Condition("id", ">=", ids[0]), Condition("id", "<=", ids[1]))
-        which = (*held_by(held.lease), *only)
+        which = (*held.conditions, *only)
         ranges = held.store.batch_ranges(held.lease, number)
-        return cls(place, tuple(Range(after, upto, which) for after, upto in ranges), held.copies)
-
-    def pages(self) -> Iterator[Page]:
-        """The messages, read here and now."""
-        return (page for part in self.ranges for page in self._read(part))
+        return cls(address, tuple(Range(after, upto, which) for after, upto in ranges), held.copies)
 
     def _read(self, part: Range) -> Iterator[Page]:
-        return read_range(self.place, part, copies=self.copies)
+        return read_range(self.address, part, copies=self.copies)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The messages as they are in the store."""

@@ -20,14 +20,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from homing.delivery.arrow.columns import STORED
+from homing.delivery.arrow.page import Page, read_pages
+from homing.delivery.leased_part import held_by
 from homing.errors import ConfigurationError
-from homing.spark.arrow_page import Page
-from homing.spark.columns import STORED
-from homing.spark.options import Place, number
-from homing.store import BatchLease
+from homing.spark.options import StoreAddress, number
 from homing.stores.sql.scans import ALL, DEAD, WAITING, Condition
 
-_PAGE = 4_000
 _DEFAULT_PARTITIONS = 2
 _FAILED = "failed"
 _MOST_VALUES = 500
@@ -56,7 +55,7 @@ class StoreReader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._place = Place.of(options)
+        self._address = StoreAddress.of(options)
         self._batch_id = options.get("batch")
         self._which = options.get("messages", ALL if self._batch_id else WAITING)
         if self._which not in (WAITING, _FAILED, DEAD, ALL):
@@ -64,14 +63,14 @@ class StoreReader(DataSourceReader):
                 f'the option "messages" is one of {WAITING}, {_FAILED}, {DEAD}, {ALL}, not {self._which!r}'
             )
         if self._which == _FAILED:
-            with self._place.open_sql("cannot be read by Spark") as store:
-                self._place = Place(self._place.url, f"{store.name}_failures")
+            with self._address.open_sql("cannot be read by Spark") as store:
+                self._address = StoreAddress(self._address.url, f"{store.name}_failures")
             self._which = WAITING
         self._parts = number(options, "partitions", _DEFAULT_PARTITIONS) or 1
         self._conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        with self._place.open_sql("cannot be read by Spark") as store:
+        with self._address.open_sql("cannot be read by Spark") as store:
             if self._batch_id:
                 lease = store.held_batch(self._batch_id)
                 if lease is None:
@@ -83,7 +82,7 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):  # Spark makes another of no partitions at all
-            yield from (page.batch for page in read_range(self._place, partition, self._which))
+            yield from (page.batch for page in read_range(self._address, partition, self._which))
 
 
 class FilteringStoreReader(StoreReader):
@@ -95,20 +94,10 @@ class FilteringStoreReader(StoreReader):
         return filters
 
 
-def held_by(lease: BatchLease) -> tuple[Condition, ...]:
-    """Keeps to what this lease still holds."""
-    return (
-        Condition("batch_id", "=", lease.batch_id),
-        Condition("lock_token", "=", lease.lock_token),
-        Condition("time_next", "is not null"),
-    )
-
-
-def read_range(place: Place, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:
+def read_range(address: StoreAddress, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:
     """The messages of a range, page by page."""
-    with place.open_sql("cannot be read by Spark") as store:
-        found = store.scans().message_pages(part.after, part.upto, which=which, conditions=part.conditions, page=_PAGE)
-        yield from (Page.of_rows(rows, copies=copies) for rows in found)
+    with address.open_sql("cannot be read by Spark") as store:
+        yield from read_pages(store, part.after, part.upto, which=which, conditions=part.conditions, copies=copies)
 
 
 def cut(after: int, upto: int, parts: int, conditions: tuple[Condition, ...] = ()) -> list[InputPartition]:

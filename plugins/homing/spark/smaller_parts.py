@@ -15,16 +15,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from homing.delivery.arrow.columns import PROCESSED
 from homing.delivery.leased_part import Head
 from homing.portions import MOST_BYTES
 from homing.spark import dataframe_handlers
-from homing.spark.columns import PROCESSED, PROCESSED_DDL
+from homing.spark.columns import PROCESSED_DDL
 
 #: How many messages a small part has at most.
 SMALL = 100
 
 #: Runs a plan and gives back its result, to be read any number of times.
-Keep = Callable[[DataFrame, dataframe_handlers.Watch], DataFrame]
+Keep = Callable[[DataFrame, dataframe_handlers.RowCounter], DataFrame]
 
 
 class Parted:
@@ -86,12 +87,12 @@ class Results:
         self._frames: list[DataFrame] = []
         self._tables: list[pa.Table] = []
 
-    def of(self, plan: DataFrame, watch: dataframe_handlers.Watch, *, small: bool) -> Result:
+    def of(self, plan: DataFrame, counter: dataframe_handlers.RowCounter, *, small: bool) -> Result:
         """Runs the plan over a part."""
         if small:
             table = plan.toArrow().cast(PROCESSED)
             return Result(table, table.column("id"))
-        frame = self._keep(plan, watch)
+        frame = self._keep(plan, counter)
         return Result(frame, frame.select("id").toArrow().column("id"))
 
     def add(self, result: Result) -> None:
@@ -112,6 +113,6 @@ class Results:
         together = pa.concat_tables(self._tables) if self._tables else None
         self._tables = []
         if together is not None and together.num_rows:
-            watch = dataframe_handlers.Watch()
+            counter = dataframe_handlers.RowCounter()
             frame = self._spark.createDataFrame(together, PROCESSED_DDL)
-            self._frames.append(self._keep(watch.end(frame), watch))
+            self._frames.append(self._keep(counter.end(frame), counter))

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from homing.errors import ConfigurationError
-from homing.spark.options import Place, number
+from homing.spark.options import StoreAddress, number
 from homing.spark.reader import Range, cut, read_range
 from homing.stores.sql import SqlStore
 
@@ -28,7 +28,7 @@ class StoreStreamReader(DataSourceStreamReader):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._place = Place.of(options)
+        self._address = StoreAddress.of(options)
         self._max_rows = number(options, "max_rows", None)
         self._parts = number(options, "partitions", _DEFAULT_PARTITIONS) or 1
         self._start = options.get("start", "earliest")
@@ -57,7 +57,7 @@ class StoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Range):
-            yield from (page.batch for page in read_range(self._place, partition))
+            yield from (page.batch for page in read_range(self._address, partition))
 
     def _open(self) -> SqlStore:
-        return self._place.open_sql(_ABILITY)
+        return self._address.open_sql(_ABILITY)

@@ -16,12 +16,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import MapType, StringType, StructType
 
+from homing.delivery.arrow.columns import STORED, rows_of
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.message import TEXT, Message, decode, decode_headers, encode, encode_json
 from homing.portions import portions
 from homing.size_limit import weight
-from homing.spark.columns import STORED, rows_of
-from homing.spark.options import Place
+from homing.spark.options import StoreAddress
 from homing.store import BULK, DEDUPLICATION
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class _Writing:
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._place = Place.of(options)
+        self._address = StoreAddress.of(options)
         if overwrite:
             raise ConfigurationError('a store is added to, not overwritten: use mode("append")')
         unknown = [name for name in schema.names if name not in STORED.names]
@@ -68,7 +68,7 @@ class _Writing:
         part = 0 if context is None else context.partitionId()
         seen: Counter[str] = Counter()
         stored = 0
-        with self._place.open() as store:
+        with self._address.open() as store:
             if BULK not in store.features:
                 raise UnsupportedError(
                     f"store {store.name!r} cannot be written by Spark: it lacks the ability {BULK!r}"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from homing import HandlerChain, destination
+from homing import CircuitBreaker, HandlerChain, destination
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.dead_letter import give_up
 from homing.delivery.local_runner import replay_here
 from homing.errors import ChainError, LeaseLostError
-from homing.ledger import DELIVERED, PROCESSED, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 
@@ -48,21 +51,22 @@ def fail_both(pipeline: Pipeline, *contents: object) -> list[str]:
     return ids
 
 
-def test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand(
+def test_a_replay_that_dies_repeats_at_most_the_delivery_each_destination_had_in_hand(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores, received = pipeline.stores, list[tuple[str, object]]()
     ids = fail_both(pipeline, 1, 2)
-    record, calls = stores.ledger.record, []
+    record, recorded = stores.ledger.record, list[Entry]()
 
-    def die_at_the_second(*arguments: object) -> None:
-        calls.append(arguments)
-        if len(calls) == 2:
+    def die_after_the_first(fence: Fence, entries: Iterable[Entry]) -> None:
+        rows = list(entries)
+        if rows and recorded:
             raise Crash
-        record(*arguments)  # type: ignore[arg-type]
+        recorded.extend(rows)
+        record(fence, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores.ledger, "record", die_at_the_second)
+        patch.setattr(stores.ledger, "record", die_after_the_first)
         batch = pipeline.batch("replay")
         batch.reclaim(ids)
         with pytest.raises(Crash):
@@ -73,30 +77,109 @@ def test_a_replay_that_dies_repeats_at_most_the_delivery_it_had_in_hand(
     replay_here(stores, again, chain_into(received))
     again.settle()
 
-    assert sorted(received) == [("crm", 1), ("crm", 1), ("crm", 2), ("lake", 1), ("lake", 2)]
+    assert len(recorded) == 1
+    assert set(received) == {(flow, content) for flow in FLOWS for content in (1, 2)}
+    again_to = Counter(flow for (flow, _), times in Counter(received).items() for _ in range(times - 1))
+    assert set(again_to.values()) == {1}
     books = keep_books(stores, FLOWS)
     assert (books.balanced, books.total.delivered) == (True, 2)
 
 
 def test_a_delivery_of_a_replay_is_recorded_before_the_next_one_is_made(pipeline: Pipeline) -> None:
-    stores, received = pipeline.stores, list[str]()
-    ids = fail_both(pipeline, 1)
+    stores = pipeline.stores
+    ids = fail_both(pipeline, 1, 2, 3)
     batch = pipeline.batch("replay")
     batch.reclaim(ids)
+    done = {flow: list[int]() for flow in FLOWS}
+
+    def look(flow: str) -> None:
+        done[flow].append(sum(entries[flow].done for entries in stores.ledger.entries(ids).values()))
 
     @destination
     def lake(content: object) -> None:
-        received.append("lake")
+        look("lake")
 
     @destination
     def crm(content: object) -> None:
-        raise KeyboardInterrupt  # the end of the process: nothing in the product catches it
+        look("crm")
+
+    replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+
+    assert done == {flow: [0, 1, 2] for flow in FLOWS}
+
+
+def test_a_person_who_ends_a_replay_by_the_keyboard_fails_no_message(pipeline: Pipeline) -> None:
+    stores = pipeline.stores
+    ids = fail_both(pipeline, 1, 2)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids)
+    hang = threading.Event()
+
+    @destination
+    def lake(content: object) -> None:
+        if content == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            hang.wait()
+
+    @destination
+    def crm(content: object) -> None:
+        hang.wait()
 
     with pytest.raises(KeyboardInterrupt):
         replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+    hang.set()
 
-    assert received == ["lake"]
-    assert stores.ledger.entries(ids)[ids[0]]["lake"].done
+    first, second = (stores.ledger.entries(ids)[one] for one in ids)
+    assert first["lake"].done
+    assert [entry.run_id for entry in (first["crm"], second["lake"], second["crm"])] == ["run"] * 3
+    assert stores.ledger.left_open("replay") == []
+
+
+def test_destinations_that_wait_for_each_other_are_both_delivered_in_a_replay(pipeline: Pipeline) -> None:
+    stores = pipeline.stores
+    ids = fail_both(pipeline, 1, 2)
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids)
+    together = threading.Barrier(2, timeout=60)
+
+    @destination
+    def lake(content: object) -> None:
+        together.wait()
+
+    @destination
+    def crm(content: object) -> None:
+        together.wait()
+
+    ended = replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+
+    assert ended == {DELIVERED: 4}
+
+
+def test_a_replay_keeps_to_the_batches_threads_and_breaker_of_its_destinations(pipeline: Pipeline) -> None:
+    stores = pipeline.stores
+    ids = fail_both(pipeline, *range(6))
+    batch = pipeline.batch("replay")
+    batch.reclaim(ids)
+    together, batches, called = threading.Barrier(3, timeout=60), list[list[int]](), list[int]()
+
+    @destination(batch=4)
+    def lake(contents: list[int]) -> None:
+        batches.append(contents)
+
+    @destination(threads=3)
+    def crm(content: int) -> None:
+        together.wait()  # only three at the same time get past this
+
+    @destination(breaker=CircuitBreaker(failures=2, pause=600))
+    def down(content: int) -> None:
+        called.append(content)
+        raise ConnectionError("down")
+
+    ended = replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm, down]))
+
+    assert ended == {DELIVERED: 12, FAILED: 6}
+    assert sorted(map(len, batches)) == [2, 4]
+    assert len(called) == 2
 
 
 def test_a_chain_with_dataframe_handlers_is_refused_before_any_message_fails(pipeline: Pipeline) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,13 +13,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
-from homing import HandlerChain, MessageContext, destination
+from homing import HandlerChain, MessageContext, destination, destination_router
 from homing.delivery import Batch, PipelineStores, crash_tracking, local_runner
 from homing.delivery.dead_letter import give_up
 from homing.delivery.local_runner import replay_here
 from homing.errors import StoreUnavailableError
 from homing.failure import WORKER_CRASH, worker_crash
-from homing.ledger import FAILED, PART, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, FAILED, PART, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore
 from tests.unit.delivery.conftest import Crash, Pipeline, opened
 
@@ -228,6 +229,53 @@ def test_a_replay_in_the_task_itself_finds_the_message_that_kills_it(stores: Pip
 
     settlement = batch.finish_replay()
     assert (settlement.acknowledged, settlement.dead_lettered) == (2, 1)
+
+
+def test_after_a_crash_a_replay_has_one_delivery_in_hand_at_a_time_and_blames_no_other(
+    stores: PipelineStores, database: str
+) -> None:
+    in_hand, most = list[str](), list[int]()
+
+    def take(content: str, flow: str) -> None:
+        if (content, flow) == ("b", "crm"):
+            die()
+        in_hand.append(content)
+        most.append(len(in_hand))
+        time.sleep(0.1)
+        in_hand.pop()
+
+    @destination(threads=3)
+    def lake(content: str) -> None:
+        take(content, "lake")
+
+    @destination
+    def crm(content: str) -> None:
+        take(content, "crm")
+
+    @destination_router
+    def routed(content: str) -> object:
+        return lake_too
+
+    @destination(threads=3)
+    def lake_too(content: str) -> None:
+        take(content, "lake too")
+
+    chain = HandlerChain("orders", destinations_flow=[crm, lake, routed])
+    flows = [flow.name for flow in chain.flows]
+    stores.store.store_many(["b", "a", "c"])
+    batch = Batch(stores, "replay", flows, chain="orders")
+    batch.claim(10)
+    for _ in range(2):  # once to notice, once to find it
+        assert replay_in_a_process(database, chain) == -signal.SIGKILL
+
+    most.clear()
+    replay_here(stores, batch, chain)
+
+    assert most == [1] * 8
+    known = stores.ledger.known([head.message_id for head in batch.heads()])
+    blamed = [entry for entries in known.values() for entry in entries.values() if not entry.done]
+    assert [(entry.flow, entry.error and entry.error["type"]) for entry in blamed] == [("crm", WORKER_CRASH)]
+    assert sum(entry.state == DELIVERED for entries in known.values() for entry in entries.values()) == 8
 
 
 def test_a_replay_in_the_task_that_loses_the_database_blames_nobody(

@@ -150,9 +150,10 @@ def test_an_id_that_comes_again_while_its_earlier_failure_waits_has_its_own_plac
     assert shop.books().balanced
 
 
-def test_the_audit_is_not_content_with_another_message_of_the_same_id(shop: Shop) -> None:
+@pytest.mark.parametrize("away", [True, False], ids=["failed", "delivered"])
+def test_the_audit_is_not_content_with_another_message_of_the_same_id(shop: Shop, away: bool) -> None:
     shop.stores.store.store("v1", id="x")
-    shop.run("run 1", away=True)
+    shop.run("run 1", away=away)
     shop.stores.store.purge(0)
     shop.stores.store.store("v2", id="x")
     lost = shop.stores.store.claim(1)

@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery.arrow.columns import STORED, to_batch
+from homing.delivery.arrow.page import Page
 from homing.delivery.failures import Failure, read_failures
 from homing.failure import FAILURE_TYPE
-from homing.spark import steps
-from homing.spark.arrow_page import Page
-from homing.spark.columns import STORED, to_batch
+from homing.spark.task import Task
 
 MODULE = """
 from homing import HandlerChain, destination
@@ -49,11 +49,11 @@ class World:
 
     def run(self, batch: Batch) -> None:
         fence = self.stores.ledger.open_step(batch.run_id, "step", 600)
-        task = steps.Task("odd_ids_chain:chain", self.url, fence)
+        task = Task("odd_ids_chain:chain", self.url, fence)
         assert batch.heads()
         for held in batch.held():
             stored = to_batch(held.store.batch_rows(held.lease), STORED)
-            for _ in steps.deliver(task, "crm", steps.process(task, iter([Page.of_batch(stored, copies=held.copies)]))):
+            for _ in task.deliver("crm", task.process(iter([Page.of_batch(stored, copies=held.copies)]))):
                 pass
 
     def failures(self) -> list[Failure]:

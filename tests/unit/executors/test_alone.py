@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery.arrow import parquet, steps
+from homing.delivery.local_engine import LocalEngine
 from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.failure import WORKER_CRASH, read_record
 from homing.message import Message
-from homing.spark import jobs, local_engine, steps
+from homing.spark import jobs, sessions
 from homing.spark.jobs import DEAD_LETTER_STORE, STORE
 
 MODULE = """
@@ -72,7 +74,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("HOMING_STORE", f"sqlite:///{tmp_path}/orders.db?store=orders")
     monkeypatch.setenv("HOMING_DEAD_LETTER_STORE", f"sqlite:///{tmp_path}/orders.db?store=dead")
-    monkeypatch.setattr(jobs, "open_session", lambda _: pytest.fail("Spark was started"))
+    monkeypatch.setattr(sessions, "open_session", lambda _: pytest.fail("Spark was started"))
     yield ["--chain", "orders_alone:chain", "--run-id", "run", "--alone"]
     sys.modules.pop("orders_alone", None)
 
@@ -213,7 +215,7 @@ def test_an_error_that_nobody_expected_is_told_by_its_stack_and_without_its_text
     def quote(*_: object) -> int:
         raise RuntimeError(said)
 
-    monkeypatch.setattr(local_engine.Alone, "process", quote)
+    monkeypatch.setattr(LocalEngine, "process", quote)
     claim(stores, {"n": 2})
 
     assert jobs.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
@@ -257,7 +259,7 @@ def test_what_a_process_left_whose_step_was_taken_over_is_not_read_by_the_next(
             super().close()
             stores.ledger.open_step("run", "process", 600)
 
-    monkeypatch.setattr(local_engine.pq, "ParquetWriter", Overtaken)
+    monkeypatch.setattr(parquet.pq, "ParquetWriter", Overtaken)
 
     assert jobs.process_main([*arguments, "--work-dir", str(tmp_path / "work")]) == 1
 

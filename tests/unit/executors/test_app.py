@@ -14,7 +14,7 @@ import pytest
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
 from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.ledger import DELIVERED, Entry
-from homing.spark import jobs
+from homing.spark import jobs, sessions
 
 MODULE = """
 from homing import HandlerChain, destination
@@ -57,7 +57,7 @@ def spark_as(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
             raise Started
         yield SimpleNamespace(sparkContext=SimpleNamespace(master=master))
 
-    monkeypatch.setattr(jobs, "open_session", session)
+    monkeypatch.setattr(sessions, "open_session", session)
 
 
 def record(stores: PipelineStores, number: int) -> None:

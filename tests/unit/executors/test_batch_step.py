@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from homing.delivery.arrow.columns import STORED, rows_of, to_batch
+from homing.delivery.arrow.page import Page
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Ledger
-from homing.spark import steps
-from homing.spark.arrow_page import Page
-from homing.spark.columns import STORED, rows_of, to_batch
+from homing.spark.task import Task
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -128,10 +128,10 @@ def run(
     held = store.lease_batch(10, batch_id="run-1", lease=60)
     assert held is not None
     fence = store.ledger().open_step("run-1", "deliver", 60)
-    task = steps.Task(f"orders_in_batches:{chain}", url, fence, rate=rate)
+    task = Task(f"orders_in_batches:{chain}", url, fence, rate=rate)
     stored = to_batch(store.batch_rows(held), STORED)
-    processed = list(steps.process(task, iter([Page.of_batch(stored)])))
-    tally = [row for batch in steps.deliver(task, flow, iter(processed)) for row in rows_of(batch)]
+    processed = list(task.process(iter([Page.of_batch(stored)])))
+    tally = [row for batch in task.deliver(flow, iter(processed)) for row in rows_of(batch)]
     return {row["state"]: row["messages"] for row in tally}, ids
 
 
@@ -158,9 +158,9 @@ def test_messages_that_are_done_are_in_no_batch(module: Any, store: SqlStore, tm
     module.calls.clear()
     held = store.held_batch("run-1")
     assert held is not None
-    task = steps.Task("orders_in_batches:chain", url, store.ledger().open_step("run-1", "deliver", 60))
-    processed = list(steps.process(task, iter([Page.of_batch(to_batch(store.batch_rows(held), STORED))])))
-    tally = [row for batch in steps.deliver(task, "lake", iter(processed)) for row in rows_of(batch)]
+    task = Task("orders_in_batches:chain", url, store.ledger().open_step("run-1", "deliver", 60))
+    processed = list(task.process(iter([Page.of_batch(to_batch(store.batch_rows(held), STORED))])))
+    tally = [row for batch in task.deliver("lake", iter(processed)) for row in rows_of(batch)]
     assert {row["state"]: row["messages"] for row in tally} == {"skipped": 9, FAILED: 1}
     assert module.calls == [[3]]
 
@@ -174,11 +174,11 @@ def test_what_is_only_begun_is_not_said_to_have_failed_no_more(module: Any, stor
     ((_, _, ref),) = store.states()
     error = {"type": "ValueError", "message": "no", "handler": "passed", "stack": "", "attempt": 1}
     store.ledger().record(fence, [Entry(ref, SOURCE_FLOW, FAILED, error=error, batch_id="run-1")])
-    task = steps.Task("orders_in_batches:begun", url, fence)
+    task = Task("orders_in_batches:begun", url, fence)
 
     for stop, state in ((0, FAILED), (1, PROCESSED)):
         page = Page.of_batch(to_batch(store.batch_rows(held), STORED))
-        assert sum(batch.num_rows for batch in steps.process(task, iter([page]), stop)) == 1
+        assert sum(batch.num_rows for batch in task.process(iter([page]), stop)) == 1
         assert states(store.ledger(), [message_id], SOURCE_FLOW) == [state]
 
 

@@ -62,7 +62,7 @@ def test_what_waits_is_read_in_ranges_without_claiming_it(store: SqlStore, url: 
 def test_messages_with_much_and_with_little_written_on_them_are_read_whole(
     store: SqlStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.spark.reader._PAGE", 3)
+    monkeypatch.setattr("homing.delivery.arrow.page._PAGE", 3)
     rich = Message("rich", {"n": 4}, correlation_id="c", subject="s", headers={"k": "v"}, priority=2)
     store.store_many([*(Message(f"m{number}", number) for number in range(7)), rich, Message("last", "text")])
 

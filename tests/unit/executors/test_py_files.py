@@ -35,7 +35,7 @@ def test_sqlite_is_refused_where_executors_run_elsewhere(master: str, monkeypatc
 def test_the_package_and_the_chain_run_from_the_zip_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chains = tmp_path / "chains"
     chains.mkdir()
-    (chains / "shipped_chain.py").write_text("import homing.spark.steps\nfrom homing import destination\n")
+    (chains / "shipped_chain.py").write_text("import homing.spark.task\nfrom homing import destination\n")
     monkeypatch.syspath_prepend(chains)
 
     first = build_py_files(tmp_path / "cache", "shipped_chain")

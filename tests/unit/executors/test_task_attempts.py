@@ -16,14 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from homing.delivery import recorder as recorder_module
+from homing.delivery.arrow.columns import STORED, to_batch
+from homing.delivery.arrow.page import Page
+from homing.delivery.recorder import Recorder
 from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.ledger import DELIVERED, Entry, Fence
 from homing.message import MessageRef
-from homing.spark import recorder as recorder_module
-from homing.spark import steps
-from homing.spark.arrow_page import Page
-from homing.spark.columns import STORED, to_batch
-from homing.spark.recorder import Recorder
+from homing.spark import task as task_module
+from homing.spark.task import Task
 from homing.stores import open_store
 from homing.stores.sql import SqlLedger, SqlStore
 
@@ -71,19 +72,19 @@ def store(url: str) -> Iterator[SqlStore]:
         yield opened
 
 
-def processed(store: SqlStore, url: str, number: int) -> tuple[steps.Task, list[pa.RecordBatch]]:
+def processed(store: SqlStore, url: str, number: int) -> tuple[Task, list[pa.RecordBatch]]:
     """A step's task, and its messages in batches of ten."""
     store.store_many(range(number))
     held = store.lease_batch(number, batch_id="run", lease=600)
     assert held is not None
-    task = steps.Task("orders_tried_again:chain", url, store.ledger().open_step("run", "deliver.crm", 600))
+    task = Task("orders_tried_again:chain", url, store.ledger().open_step("run", "deliver.crm", 600))
     stored = to_batch(store.batch_rows(held), STORED)
     parts = [stored.slice(start, 10) for start in range(0, number, 10)]
-    return task, list(steps.process(task, map(Page.of_batch, parts)))
+    return task, list(task.process(map(Page.of_batch, parts)))
 
 
-def deliver(task: steps.Task, batches: Iterator[pa.RecordBatch]) -> None:
-    for _ in steps.deliver(task, "crm", batches):
+def deliver(task: Task, batches: Iterator[pa.RecordBatch]) -> None:
+    for _ in task.deliver("crm", batches):
         pass
 
 
@@ -148,7 +149,7 @@ def test_the_first_of_two_copies_gives_way_to_the_second_and_nothing_is_delivere
 ) -> None:
     task, batches = processed(store, url, 60)
     here = threading.local()
-    monkeypatch.setattr(steps, "TaskContext", SimpleNamespace(get=lambda: getattr(here, "copy", None)))
+    monkeypatch.setattr(task_module, "TaskContext", SimpleNamespace(get=lambda: getattr(here, "copy", None)))
     module.seconds = 0.05
 
     def run(attempt: int) -> None:
@@ -260,7 +261,7 @@ def test_after_a_crash_a_message_that_has_passed_is_no_suspect_any_more(store: S
     careful = replace(ledger.open_step("run", "process", 600), crashed=True)
     page = Page.of_batch(to_batch(store.batch_rows(held), STORED))
 
-    passed = steps.process(steps.Task("orders_tried_again:chain", url, careful), iter([page]))
+    passed = Task("orders_tried_again:chain", url, careful).process(iter([page]))
     next(passed)  # whatever dies now, dies of something else
 
     assert ledger.open_step("run", "process", 600).suspect is None

@@ -8,7 +8,7 @@ from typing import Any
 from homing.delivery import Batch, open_pipeline_stores
 from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW
 from homing.pipeline import message_filter
-from homing.spark.dataframe_flow import WholeBatch
+from homing.spark.dataframe_flow import DataFrameFlow
 
 
 @message_filter(dataframe=True)
@@ -30,7 +30,7 @@ def test_a_message_that_failed_before_and_is_left_out_now_is_dropped(tmp_path: P
         stores.ledger.record(fence, [head.entry(SOURCE_FLOW, FAILED, error=error)])
         stores.ledger.record(fence, [head.entry(SOURCE_FLOW, PROCESSED)])
 
-        left = WholeBatch(None, stores.ledger, batch, fence)._account(SOURCE_FLOW, [none], [head], {}, DROPPED)  # type: ignore[arg-type]
+        left = DataFrameFlow(None, stores.ledger, batch, fence)._account(SOURCE_FLOW, [none], [head], {}, DROPPED)  # type: ignore[arg-type]
 
         assert left == 1
         assert stores.ledger.known(["a"])[head.ref][SOURCE_FLOW].state == DROPPED

@@ -13,8 +13,9 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing import ExecutionError, HandlerChain, Message, destination, processor
-from homing.invocation.interrupts import is_interrupt
+from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import MessageContext
+from tests.flows import deliver_many
 
 
 class TimeIsUpError(Exception):
@@ -89,7 +90,7 @@ def test_a_timeout_in_the_midst_of_a_batch_fails_none_of_it() -> None:
     chain = chain_of("lake", threading.Event().wait)
     contexts = [MessageContext(Message(f"m{n}", n)) for n in range(3)]
     with chain, pytest.raises(AirflowTaskTimeout), airflow_timeout(0.2):
-        list(chain.flows[0].deliver_many(contexts))
+        deliver_many(chain.flows[0], contexts)
 
 
 def test_an_interrupt_that_a_handler_wrapped_is_one_still() -> None:
@@ -129,8 +130,8 @@ def test_a_handlers_own_timeout_by_signal_is_its_own_affair() -> None:
 
 def test_in_another_thread_nothing_is_an_interrupt() -> None:
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(is_interrupt(KeyboardInterrupt())))
+    thread = threading.Thread(target=lambda: found.append(is_user_interrupt(KeyboardInterrupt())))
     thread.start()
     thread.join()
     assert found == [False]
-    assert is_interrupt(KeyboardInterrupt())
+    assert is_user_interrupt(KeyboardInterrupt())

@@ -64,7 +64,7 @@ def test_numbers_of_a_listener_whose_lock_was_held_can_be_read_in_a_forked_proce
     assert forked_while_held(listener._counts._lock, lambda: listener.metrics().processed == 0)
 
 
-@pytest.mark.parametrize("lock_of", [lambda chain: chain._workers._lock, lambda chain: chain._tally._lock])
+@pytest.mark.parametrize("lock_of", [lambda chain: chain._workers._lock, lambda chain: chain._counters._lock])
 def test_chain_whose_lock_was_held_works_in_a_forked_process(lock_of: Any) -> None:
     @destination
     def crm(ctx: MessageContext) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from homing import ListenerConfig, StoreListener, open_store
+from homing.errors import TooLargeError
 from homing.listener import workers
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD
 from homing.store import CRASHED, Store
@@ -170,6 +171,32 @@ def test_what_a_store_gives_up_is_brought_to_the_dead_letter_store(
     assert listener.metrics().dead_lettered == 1
     if kind == "memory":
         store.close()
+
+
+def test_what_the_dead_letter_store_refuses_of_the_dead_holds_up_no_other(
+    fragile: Any, plain_dead: Any, until: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "_LOOK_FOR_DEAD_EVERY", 0.05)
+    store = plain_dead.store
+
+    def refuse_large(content: object, **more: Any) -> str:
+        if content == "large":
+            raise TooLargeError("it has too many bytes")
+        return str(store(content, **more))
+
+    monkeypatch.setattr(plain_dead, "store", refuse_large)
+    fragile.store_many(["large", "small"])
+    for message in fragile.claim(2):
+        fragile.dead_letter(message, reason=CRASHED)
+    listener = StoreListener(fragile, ListenerConfig(polling_interval=0.02, dead_letter_store=plain_dead, lease=0.2))
+    listener.attach(lambda content: None)
+    listener.start()
+    until(lambda: plain_dead.available and fragile.count()[DEAD] == 1)
+    assert "stays there, dead" in caplog.text
+    listener.graceful_stop()
+
+    assert [letter.content for letter in plain_dead.available] == ["small"]
+    assert [message.content for message in fragile.browse(9, state=DEAD)] == ["large"]
 
 
 def test_a_dead_letter_store_that_is_down_leaves_what_is_dead_where_it_is(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from homing import Message, Retry, RetryPolicy, open_store
+from homing import Message, Retry, RetryPolicy, StoreListener, open_store
+from homing.errors import LeaseLostError, StoreUnavailableError
 from homing.message import ACKNOWLEDGED, AVAILABLE
 
 
@@ -163,6 +165,39 @@ def test_two_messages_of_one_id_are_both_dead_lettered(
         for listener in listeners:
             listener.graceful_stop()
     assert dead.count()[AVAILABLE] == 2
+
+
+def test_two_messages_of_one_id_of_stores_that_nothing_outlives_are_both_dead_lettered(listen: Any, until: Any) -> None:
+    with open_store("memory://one") as one, open_store("memory://other") as other, open_store("memory://both") as dead:
+        listeners = []
+        for source in (one, other):
+            source.store("bad", id="m1")
+            listeners.append(listen(source, Failing(), max_retries=0, dead_letter_store=dead))
+        until(lambda: sum(listener.metrics().dead_lettered for listener in listeners) == 2)
+        for listener in listeners:
+            listener.graceful_stop()
+        assert dead.count()[AVAILABLE] == 2
+
+
+def test_a_message_that_comes_again_after_it_was_dead_lettered_is_one_dead_letter(
+    listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store("memory://again") as source, open_store("memory://again-dead") as dead:
+        acknowledge, lost = source.acknowledge, list[Any]()
+
+        def lose_the_first(message: Any, success: bool = True) -> None:
+            lost.append(message)
+            acknowledge(message, success=success and len(lost) > 1)
+            if len(lost) == 1:
+                raise LeaseLostError("another consumer has it by now")
+
+        monkeypatch.setattr(source, "acknowledge", lose_the_first)
+        source.store("bad")
+        listener = listen(source, Failing(), max_retries=0, dead_letter_store=dead)
+        until(lambda: listener.metrics().dead_lettered == 1)
+        listener.graceful_stop()
+        assert len(lost) == 2
+        assert dead.count()[AVAILABLE] == 1
 
 
 def test_without_dead_letter_store_the_message_is_acknowledged_with_failure(
@@ -357,7 +392,6 @@ def test_metrics_know_what_is_in_flight_and_how_old_it_is(store: Any, listen: An
     store.store(1)
     time_stored = time.time()
     listener = listen(store, on_message)
-    assert listener.metrics().oldest_age is None or entered.is_set()
     assert entered.wait(20)
     until(lambda: time.time() - time_stored > 0.05)
     metrics = listener.metrics()
@@ -366,7 +400,45 @@ def test_metrics_know_what_is_in_flight_and_how_old_it_is(store: Any, listen: An
     assert 0.05 <= metrics.oldest_age < 20
     leave.set()
     until(lambda: listener.metrics().in_flight == 0)
-    assert listener.metrics().oldest_age is None
+    until(lambda: listener.metrics().oldest_age is None)
+
+
+def test_oldest_age_is_that_of_the_longest_waiting_message_of_the_store(store: Any, listen: Any, until: Any) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def on_message(content: Any) -> None:
+        entered.set()
+        assert leave.wait(20)
+
+    for seconds in (400, 300):
+        store.store(seconds, scheduled_at=datetime.now(timezone.utc) - timedelta(seconds=seconds))
+    assert 399 < (StoreListener(store).metrics().oldest_age or 0) < 450
+
+    listener = listen(store, on_message)
+    assert entered.wait(20)
+    assert 299 < (listener.metrics().oldest_age or 0) < 350
+    leave.set()
+    until(lambda: listener.metrics().oldest_age is None)
+
+
+def test_oldest_age_of_a_store_that_is_away_is_that_of_what_is_in_hand(
+    store: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def on_message(content: Any) -> None:
+        entered.set()
+        assert leave.wait(20)
+
+    def away() -> float:
+        raise StoreUnavailableError("no connection")
+
+    store.store(1)
+    listener = listen(store, on_message)
+    assert entered.wait(20)
+    monkeypatch.setattr(store, "oldest_age", away)
+    assert listener.metrics().oldest_age is not None
+    leave.set()
 
 
 def test_content_named_fail_fails_and_others_are_received(plain: Any, listen: Any, until: Any) -> None:

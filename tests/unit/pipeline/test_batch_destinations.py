@@ -8,8 +8,9 @@ from typing import Any
 import pydantic
 import pytest
 
-from homing.errors import BindingError, ChainError, HandlerError
+from homing.errors import BindingError, ChainError
 from homing.invocation.batch_result import PartialFailure
+from homing.ledger import DELIVERED, DROPPED, FILTERED
 from homing.message import Message
 from homing.pipeline import (
     Drop,
@@ -21,8 +22,8 @@ from homing.pipeline import (
     message_filter,
     transformer,
 )
-from homing.pipeline.outcome import DELIVERED, DROPPED, FILTERED
 from homing.retry import RetryPolicy
+from tests.flows import deliver_many
 
 
 @dataclass
@@ -36,13 +37,13 @@ def contexts(*contents: Any) -> list[MessageContext]:
 
 def delivered(chain: HandlerChain, *contents: Any) -> list[Any]:
     """What became of each, in the order given."""
-    ended = dict(chain.flows[0].deliver_many(contexts(*contents)))
+    ended = deliver_many(chain.flows[0], contexts(*contents))
     assert sorted(ended) == list(range(len(contents)))
     return [ended[place] for place in range(len(contents))]
 
 
 def states(ended: list[Any]) -> list[str]:
-    return ["failed" if isinstance(item, HandlerError) else item.state for item in ended]
+    return [item.state for item in ended]
 
 
 def chain_to(target: Any) -> HandlerChain:
@@ -85,7 +86,7 @@ def test_exception_in_the_list_fails_only_its_message() -> None:
 
     ended = delivered(chain_to(lake), 1, 2, 3)
     assert states(ended) == [DELIVERED, "failed", DELIVERED]
-    assert str(ended[1]) == "destination 'lake' failed on message m1: OSError: full"
+    assert str(ended[1].error) == "destination 'lake' failed on message m1: OSError: full"
 
 
 @pytest.mark.parametrize("key", [1, "m1"])
@@ -96,7 +97,7 @@ def test_partial_failure_names_messages_by_position_or_id(key: Any) -> None:
 
     ended = delivered(chain_to(lake), 1, 2, 3)
     assert states(ended) == [DELIVERED, "failed", DELIVERED]
-    assert "no such customer" in str(ended[1])
+    assert "no such customer" in str(ended[1].error)
 
 
 def test_only_what_failed_is_tried_again() -> None:
@@ -125,7 +126,7 @@ def test_each_attempt_of_a_batch_gets_its_own_copies() -> None:
 
     ended = delivered(chain_to(lake), ["a"])
     assert seen == [["a"], ["a"]]
-    assert ended[0].snapshot["properties"] == {}
+    assert ended[0].error.snapshot["properties"] == {}
 
 
 def test_call_that_raises_without_saying_which_fails_no_good_message() -> None:
@@ -159,7 +160,7 @@ def test_content_that_does_not_fit_fails_alone_and_is_not_passed_on() -> None:
 
     ended = delivered(chain_to(lake), {"number": 1}, {"number": "two"}, {"number": 3})
     assert states(ended) == [DELIVERED, "failed", DELIVERED]
-    assert isinstance(ended[1].__cause__, BindingError)
+    assert isinstance(ended[1].error.__cause__, BindingError)
     assert seen == [1, 3]
 
 
@@ -183,7 +184,7 @@ def test_base_exception_in_binding_fails_its_message_alone() -> None:
 
     ended = delivered(chain_to(lake), {"number": 1}, {"number": 2}, {"number": 3})
     assert states(ended) == [DELIVERED, "failed", DELIVERED]
-    assert isinstance(ended[1].__cause__, SystemExit)
+    assert isinstance(ended[1].error.__cause__, SystemExit)
     assert seen == [1, 3]
 
 
@@ -198,7 +199,7 @@ def test_rubbish_returned_for_a_batch_fails_all_of_it_and_delivers_nothing_again
 
     ended = delivered(chain_to(lake), 1, 2)
     assert states(ended) == ["failed", "failed"]
-    assert "one result or exception per message" in str(ended[0])
+    assert "one result or exception per message" in str(ended[0].error)
     assert calls == [2]
 
 

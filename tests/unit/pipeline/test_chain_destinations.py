@@ -20,6 +20,7 @@ from homing.pipeline import (
     processor,
     transformer,
 )
+from tests.flows import deliver_many
 
 WAIT = 10.0
 
@@ -292,19 +293,22 @@ def test_flow_says_what_it_delivered() -> None:
     assert ctx.get_content() == 2
 
 
-def test_flow_that_fails_raises_a_handler_error_with_cause_attempts_and_snapshot() -> None:
+def test_flow_that_fails_ends_with_a_handler_error_that_has_cause_attempts_and_snapshot() -> None:
     @destination(max_retries=1, retry_interval=0.001)
     def flaky(ctx: MessageContext) -> None:
         ctx.set_property("reached", True)
         raise OSError("refused")
 
     flow = HandlerChain("chain", destinations_flow=[([doubled], flaky)]).flows[0]
-    with pytest.raises(HandlerError, match="destination 'flaky' failed on message m1: OSError: refused") as failure:
-        flow.deliver(MessageContext(Message("m1", 2)))
+    outcome = flow.deliver(MessageContext(Message("m1", 2)))
 
-    assert (failure.value.handler, failure.value.attempts) == ("flaky", 2)
-    assert isinstance(failure.value.__cause__, OSError)
-    assert failure.value.snapshot == {
+    assert (outcome.state, outcome.destination, outcome.attempts) == ("failed", "flaky", 2)
+    error = outcome.error
+    assert isinstance(error, HandlerError)
+    assert "destination 'flaky' failed on message m1: OSError: refused" in str(error)
+    assert (error.handler, error.attempts) == ("flaky", 2)
+    assert isinstance(error.__cause__, OSError)
+    assert error.snapshot == {
         "id": "m1",
         "content": 4,
         "headers": {},
@@ -369,7 +373,7 @@ def test_error_of_an_own_processor_names_its_destination_which_others_may_share_
         with pytest.raises(ExecutionError, match=f"priceless of {reached}: ValueError: no rate") as failure:
             chain.execute(1)
         (error,) = failure.value.errors
-        many_at_once = [ended for _, ended in chain.flows[0].deliver_many([MessageContext(Message("m1", 1))])]
+        many_at_once = deliver_many(chain.flows[0], [MessageContext(Message("m1", 1))])
     assert failure.value.message.content["errors"][name]["handler"] == f"priceless of {reached}"
     assert str(error).startswith(f"destination {reached!r}: transformer 'priceless' failed on message ")
-    assert [getattr(ended, "handler", None) for ended in many_at_once] == [f"priceless of {reached}"]
+    assert [ended.error and ended.error.handler for ended in many_at_once.values()] == [f"priceless of {reached}"]

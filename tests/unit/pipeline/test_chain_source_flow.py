@@ -17,6 +17,7 @@ from homing.pipeline import (
     processor_router,
     transformer,
 )
+from homing.pipeline.runner import run_source
 
 
 @destination
@@ -264,12 +265,12 @@ def test_run_source_changes_the_context_it_is_given() -> None:
 
     chain = HandlerChain("chain", source_flow=[add_one], destinations_flow=sink)
     ctx = MessageContext(Message("m1", []))
-    chain.run_source(ctx)
+    assert run_source(chain.source, ctx).state == "processed"
     assert ctx.get_content() == [1]
     assert ctx.message.content == []
 
 
-def test_run_source_raises_drop_for_a_filter_that_returns_false() -> None:
+def test_run_source_ends_with_dropped_for_a_filter_that_returns_false() -> None:
     from homing.message import Message
 
     @message_filter
@@ -277,9 +278,8 @@ def test_run_source_raises_drop_for_a_filter_that_returns_false() -> None:
         return False
 
     chain = HandlerChain("chain", source_flow=never, destinations_flow=sink)
-    with pytest.raises(Drop) as dropped:
-        chain.run_source(MessageContext(Message("m1", [])))
-    assert dropped.value.reason == "filter never returned False"
+    outcome = run_source(chain.source, MessageContext(Message("m1", [])))
+    assert (outcome.state, outcome.result) == ("dropped", "filter never returned False")
 
 
 @pytest.mark.parametrize("content", ["text", b"\x00\xff", 7, 1.5, True, None, [1, "2"], {"a": {"b": [None]}}])

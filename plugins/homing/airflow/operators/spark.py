@@ -23,7 +23,7 @@ from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.leased_part import Head
 from homing.delivery.local_runner import replay_here
 from homing.errors import ConfigurationError, HomingError, JobError
-from homing.invocation.interrupts import is_interrupt
+from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import load_chain
 from homing.spark.submit.job import SET_UP_WRONGLY, Job, find_ui
 from homing.spark.submit.master import is_connect, is_local
@@ -70,7 +70,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         try:
             yield
         except BaseException as error:
-            if is_interrupt(error) and not self._killed:
+            if is_user_interrupt(error) and not self._killed:
                 self.on_kill()
             if self._killed:
                 with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:

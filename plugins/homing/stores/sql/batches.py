@@ -15,6 +15,7 @@ from homing.portions import portions
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import portions_by_id, ranges, weight, weight_of
 from homing.stores.sql.schema import NEVER, apart
 
@@ -30,6 +31,8 @@ class Batches:
         self._database = database
         self._table = table
         self._archive = archive
+        self._columns = HeaderColumns.of(table)
+        self._names = [name for name in table.c.keys() if name not in self._columns.kinds]  # noqa: SIM118
 
     def knows(self, batch_id: str) -> bool:
         def work(connection: Connection) -> bool:
@@ -73,10 +76,14 @@ class Batches:
             yield from self._whole((self._database.dialect.among(self._table.c.sequence, numbers), *mine))
 
     def _whole(self, where: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        names, statement = self._table.c.keys(), sa.select(self._table).where(*where).order_by(self._table.c.sequence)
+        c, names = self._table.c, self._names
+        columns = [*(c[name] for name in names), *self._columns.selected(self._table)]
+        statement = sa.select(*columns).where(*where).order_by(c.sequence)
         found = self._database.read(lambda connection: fetch(connection, statement))
+        headers = names.index("headers")
         while found:
-            yield dict(zip(names, found.pop(0), strict=True))  # and keeps it no longer
+            (row,) = self._columns.merge_all([found.pop(0)], headers)
+            yield dict(zip(names, row, strict=True))  # and keeps it no longer
 
     def values(self, held: BatchLease, names: Sequence[str], page: int) -> Iterator[tuple[Any, ...]]:
         c, place, after = self._table.c, list(names).index("sequence"), 0

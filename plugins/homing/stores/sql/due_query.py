@@ -16,9 +16,10 @@ from homing.errors import ConfigurationError
 from homing.portions import portions
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.row_sizes import weight
-from homing.stores.sql.rows import FRESH, NEEDED, READ, beyond_fresh, is_fresh
+from homing.stores.sql.rows import FRESH, HEADERS, NEEDED, READ, beyond_fresh, is_fresh
 from homing.stores.sql.statement_cache import Statements
 
 _TOKEN, _NEXT, _SCHEDULED = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled"))
@@ -81,6 +82,7 @@ class Finder:
         self._database = database
         self._table = table
         self._archive = archive
+        self._columns = HeaderColumns.of(table)
         self._more_urgent = _priorities(table, table.c.priority < USUAL)
         self._less_urgent = _priorities(table, table.c.priority > USUAL)
         self._low = 0
@@ -135,7 +137,7 @@ class Finder:
         statement = self._select(wanted.contents).where(c.batch_id == wanted.batch_id).order_by(c.priority, c.sequence)
         if self._database.dialect.locks_rows:
             statement = statement.with_for_update()
-        found = fetch(connection, statement)
+        found = self._fetch(connection, statement, wanted.contents)
         if not found:
             known = self._archive is not None and self._archive.knows(connection, wanted.batch_id or "")
             return [] if known else None, None
@@ -208,7 +210,8 @@ class Finder:
                 fresh = wanted.contents and self._fresh
                 shape = Shape(left, wanted.contents, fresh, wanted.weighed, bucket, unless_urgent)
                 values = {"of_priority": priority, "low": low, "now": now, "of_bucket": number}
-                some = fetch(connection, self._statements.get(self._due, shape), values)
+                statement = self._statements.get(self._due, shape)
+                some = self._fetch(connection, statement, shape.contents and not fresh and not shape.weighed, values)
                 found += self._whole(connection, some, fresh) if wanted.contents else some
         return found
 
@@ -225,7 +228,7 @@ class Finder:
         whole: dict[int, Any] = {}
         for chunk in chunks(touched, self._database.dialect.chunk):
             mine = self._database.dialect.among(self._table.c.sequence, chunk)
-            whole.update((row[0], row) for row in fetch(connection, self._select(True).where(mine)))
+            whole.update((row[0], row) for row in self._fetch(connection, self._select(True).where(mine), True))
         self._look_for_sessions(whole.values())
         return [row if row[-1] is None else whole[row[0]] for row in found]
 
@@ -272,7 +275,7 @@ class Finder:
         if self._database.dialect.locks_rows and not wanted.weighed:
             statement = statement.with_for_update()
         found: list[Any] = []
-        for row in fetch(connection, statement):
+        for row in self._fetch(connection, statement, wanted.contents and not wanted.weighed):
             if _is_later(row, now):
                 return found if row[_TOKEN] is None else []
             found.append(row)
@@ -291,8 +294,15 @@ class Finder:
             if wanted.batch_id is not None:
                 elsewhere = sa.or_(c.batch_id.is_(None), c.batch_id != wanted.batch_id, c.lock_token.is_(None))
                 statement = statement.where(elsewhere)
-            found += fetch(connection, self._database.dialect.lock_free_rows(statement))
+            found += self._fetch(connection, self._database.dialect.lock_free_rows(statement), wanted.contents)
         return found
+
+    def _fetch(
+        self, connection: Connection, statement: sa.Select[Any], whole: bool, values: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """The rows; of `whole` ones, what the application's own columns hold is in their headers."""
+        found = fetch(connection, statement, values)
+        return self._columns.merge_all(found, HEADERS) if whole else found
 
     def _select(self, contents: bool, *, fresh: bool = False, weighed: bool = False) -> sa.Select[Any]:
         c = self._table.c
@@ -300,7 +310,9 @@ class Finder:
             return sa.select(c.sequence, c.time_next, weight(self._table))
         if fresh:
             return sa.select(*(c[name] for name in FRESH), beyond_fresh(self._table))
-        return sa.select(*(c[name] for name in (READ if contents else NEEDED)))
+        if contents:
+            return sa.select(*(c[name] for name in READ), *self._columns.selected(self._table))
+        return sa.select(*(c[name] for name in NEEDED))
 
 
 def _buckets(share: Collection[int] | None, partitions: int) -> list[tuple[str, int]]:

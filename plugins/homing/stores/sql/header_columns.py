@@ -1,4 +1,4 @@
-"""The application's own columns: what goes into them of a message's headers, and which of them the database refused.
+"""The application's own columns: filled from a message's headers, and read back onto them.
 
 A header that does not fit is one message's fault, so it is told from everything else that a database may refuse: the
 error names the message, the header and its column, never the value.
@@ -6,59 +6,114 @@ error names the message, the header and its column, never the value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from homing.errors import UnstorableContentError
-from homing.message import Message, encode_json
+from homing.errors import UnreadableMessageError, UnstorableContentError
+from homing.failure import is_letter
+from homing.message import Message, decode_headers, encode_json
+from homing.stores.sql.column_types import COLUMN_TYPES, UnfitError, plain_value
 from homing.stores.sql.outages import code_of, is_away
-from homing.stores.sql.text_rules import fault_of
 
 Row = Mapping[str, Any]
 Write = Callable[[Connection, Sequence[Row]], None]
 
-_DIGITS = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+#: In a table's `info`: the application's own columns, name to type.
+OWN = "own columns"
 
 
-def header_values(message: Message, columns: Mapping[str, str]) -> dict[str, Any]:
-    """What this message's headers put into the columns, name to type, of the same names; no header, no value.
+class HeaderColumns:
+    """The application's own columns of one table, name to type."""
 
-    Raises UnstorableContentError for a header that its column cannot hold.
-    """
-    values = {}
-    for name, kind in columns.items():
-        header = message.headers.get(name)
-        if header is not None:
-            values[name], fault = _FITTED[kind](header)
-            if fault is not None:
-                raise _unfit(message.id, [name], f"which is for {kind}: {fault}")
-    return values
+    def __init__(self, kinds: Mapping[str, str], *, typed: bool = True) -> None:
+        """`typed` says that the database has a type of its own for each."""
+        self.kinds = kinds
+        self._types = [(name, COLUMN_TYPES[kind]) for name, kind in kinds.items()]
+        self._typed = typed
+
+    @classmethod
+    def of(cls, table: sa.Table) -> HeaderColumns:
+        """Those of this table."""
+        return cls(table.info.get(OWN, {}))
+
+    def __bool__(self) -> bool:
+        return bool(self._types)
+
+    def values(self, message: Message) -> dict[str, Any]:
+        """What this message's headers put into the columns, each of the same name; no header, no value.
+
+        Raises UnstorableContentError for a header that its column cannot hold. A listener's dead letter is kept
+        whatever its headers are: there, such a column stays empty.
+        """
+        values = {}
+        for name, column in self._types:
+            header = message.headers.get(name)
+            if header is None:
+                continue
+            try:
+                value = column.fit(header)
+            except UnfitError as fault:
+                if is_letter(message):
+                    continue
+                raise _unfit(message.id, [name], f"which is for {self.kinds[name]}: {fault}") from None
+            if self.kinds[name] == "json":
+                value = encode_json(value)
+            values[name] = value if self._typed else plain_value(value)
+        return values
+
+    def selected(self, known: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+        """What is to be read of these columns, for `merge`."""
+        return [
+            sa.cast(known.c[name], sa.Text).label(name) if column.as_text else known.c[name]
+            for name, column in self._types
+        ]
+
+    def merge_all(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
+        """The same rows without what `selected` added at their ends, which is in their headers instead, the text at
+        `place`."""
+        width = len(self._types)
+        if not width:
+            return rows
+        return [
+            (*row[:place], self.merge(row[place], row[-width:]), *row[place + 1 : -width])
+            if any_of(row[-width:])
+            else row[:-width]
+            for row in rows
+        ]
+
+    def merge(self, text: Any, values: Sequence[Any]) -> Any:
+        """The headers in this text, as a text again, with what the columns hold: plain SQL may have written there.
+
+        A header stands as it was written while its column says the same or nothing. Headers that cannot be read are
+        left as they are: who reads the message reports it.
+        """
+        try:
+            headers = decode_headers(text)
+        except UnreadableMessageError:
+            return text
+        held = {}
+        for (name, column), value in zip(self._types, values, strict=True):
+            if value is not None:
+                parsed = column.parse(value)
+                if not _says(headers.get(name), column.fit, parsed):
+                    held[name] = column.show(parsed)
+        return encode_json({**headers, **held}) if held else text
 
 
-def _as_text(header: Any) -> tuple[Any, str | None]:
-    if type(header) not in (str, int, float, bool):
-        return None, f"it is a {type(header).__name__}"
-    text = header if type(header) is str else encode_json(header)
-    fault = fault_of(text)
-    return text, fault and f"it {fault}"
+def any_of(values: Sequence[Any]) -> bool:
+    """Whether one of these is not NULL."""
+    return any(value is not None for value in values)
 
 
-def _as_bigint(header: Any) -> tuple[Any, str | None]:
-    number = int(header) if type(header) is str and _DIGITS.fullmatch(header) else header
-    if type(number) is not int:
-        return None, "it is not a whole number"
-    if not -(2**63) <= number < 2**63:
-        return None, "it has more than 64 bits"
-    return number, None
-
-
-_FITTED: Mapping[str, Callable[[Any], tuple[Any, str | None]]] = {"text": _as_text, "bigint": _as_bigint}
-# A value of each type.
-_ANY: Mapping[str, Any] = {"text": "0", "bigint": 0}
+def _says(header: Any, fit: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        return header is not None and bool(fit(header) == value)
+    except UnfitError:
+        return False
 
 
 def find_fault(
@@ -91,11 +146,16 @@ def find_fault(
     if why is None:
         return None
     # Another value in the column, and it is refused no more or for another reason: the column is why.
-    others = {name: None if row.get(name) is not None else _ANY[kind] for name, kind in columns.items()}
+    others = {name: None if row.get(name) is not None else _sample(kind) for name, kind in columns.items()}
     unfit = [name for name, other in others.items() if refusal([{**row, name: other}]) != why]
     if not unfit and refusal([{**row, **others}]) != why:
         unfit = list(columns)
     return _unfit(row["id"], unfit, "as the database has it") if unfit else None
+
+
+def _sample(kind: str) -> Any:
+    value = plain_value(COLUMN_TYPES[kind].sample)
+    return encode_json(value) if kind == "json" else value
 
 
 def _unfit(message_id: str, names: Sequence[str], why: str) -> UnstorableContentError:

@@ -32,9 +32,9 @@ from homing.retry import RetryPolicy
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
 from homing.stores.options import NOT_IN_URL, option_names, refuse_unknown
 from homing.stores.sql import driver_options
+from homing.stores.sql.column_types import COLUMN_TYPES
 from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
 from homing.stores.sql.durability import FULL
-from homing.stores.sql.schema import COLUMN_TYPES
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _REFRESH = 5.0  # seconds
@@ -138,7 +138,7 @@ class SqlOptions:
     name: str = "messages"
     #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.
     partitions: Count = 0
-    #: Columns of the application's own, name to type, filled from the headers of the same name.
+    #: Columns of the application's own, name to type, filled from the headers of the same name, read back too.
     columns: str = ""
     #: After so many seconds without an answer the database is away; SQLite waits so long for another's transaction.
     timeout: Annotated[float, Meta(ge=1e-3)] = TIMEOUT

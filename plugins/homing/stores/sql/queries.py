@@ -17,6 +17,7 @@ from homing.stores.sql import rows
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.due_query import Finder
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import portions_by_id, ranges
 from homing.stores.sql.text_rules import is_keepable
 
@@ -35,6 +36,7 @@ class Views:
         self._table = table
         self._finder = finder
         self._archive = archive
+        self._columns = HeaderColumns.of(table)
         # One statement, so that a message on its way into the archive is seen once, and not twice or never.
         self._all: sa.FromClause = table
         if archive is not None:
@@ -97,14 +99,22 @@ class Views:
         due, now = self._first_time(sa.true()), self._database.now()
         return None if due is None or due > now else (now - due) / NANOSECONDS
 
-    def browse(self, limit: int, state: str | None, after: int, ids: Collection[str] | None) -> list[Message]:
+    def browse(
+        self, limit: int, state: str | None, after: int, ids: Collection[str] | None, *, written: bool = False
+    ) -> list[Message]:
+        """`written` leaves the headers as they were stored, whatever the application's columns say."""
         if state is not None and state not in STATES:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
 
         def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
             c, states = known.c, rows.state_of(known, self._database.now())
             names = [c[name] for name in rows.READ]
-            statement = sa.select(*names, states).where(c.sequence > after).order_by(c.sequence).limit(limit)
+            statement = (
+                sa.select(*names, states, *self._columns.selected(known))
+                .where(c.sequence > after)
+                .order_by(c.sequence)
+                .limit(limit)
+            )
             if state is not None:
                 statement = statement.where(states == state)
             if ids is None:
@@ -114,7 +124,8 @@ class Views:
                 found += connection.execute(statement.where(self._database.dialect.among(c.id, chunk)))
             return sorted(found, key=lambda row: row.sequence)[:limit]
 
-        return [_look(row) for row in self._read_all(ask)]
+        columns = HeaderColumns({}) if written else self._columns
+        return [_look(row, columns) for row in self._read_all(ask)]
 
     def look(self, ids: Sequence[str] | None) -> Iterator[Message]:
         """All that is not acknowledged, as `browse` shows it, or those of these ids; read a portion at a time."""
@@ -130,10 +141,11 @@ class Views:
     def _look_at(self, where: Sequence[Any]) -> Iterator[Message]:
         c = self._table.c
         states = rows.state_of(self._table, self._database.now())
-        statement = sa.select(*(c[name] for name in rows.READ), states).where(*where).order_by(c.sequence)
+        names = [c[name] for name in rows.READ]
+        statement = sa.select(*names, states, *self._columns.selected(self._table)).where(*where).order_by(c.sequence)
         found = self._database.read(lambda connection: list(connection.execute(statement)))
         while found:
-            yield _look(found.pop(0))  # and keeps it no longer
+            yield _look(found.pop(0), self._columns)  # and keeps it no longer
 
     def states(self, ids: Collection[str] | None) -> Iterator[tuple[str, str, MessageRef]]:
         """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
@@ -210,8 +222,9 @@ class Views:
             after = seen[-1].sequence
 
 
-def _look(row: Any) -> Message:
-    values = tuple(row)[: len(rows.READ)]
+def _look(row: Any, columns: HeaderColumns) -> Message:
+    (merged,) = columns.merge_all([tuple(row)], rows.HEADERS)
+    values = merged[: len(rows.READ)]
     try:
         message = rows.read(values, row.lock_token)
     except UnreadableMessageError:

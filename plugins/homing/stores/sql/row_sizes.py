@@ -12,6 +12,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from homing.portions import portions
 from homing.stores.sql.database import Database, chunks, fetch
+from homing.stores.sql.header_columns import OWN
 
 
 class Octets(FunctionElement[int]):
@@ -31,10 +32,14 @@ def _sqlite_octets(element: Octets, compiler: Any, **options: Any) -> str:
     return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
 
 
-def weight(table: sa.FromClause) -> sa.ColumnElement[int]:
-    """What a row's content and headers weigh: all else on it is short."""
-    c = table.c
-    return Octets(c.message) + sa.func.coalesce(Octets(c.headers), sa.literal_column("0"))
+def weight(table: Table) -> sa.ColumnElement[int]:
+    """What a row's content and headers weigh, and what becomes a header: all else on it is short."""
+    c, own = table.c, table.info.get(OWN, {})
+    documents = [sa.cast(c[name], sa.Text) for name, kind in own.items() if kind == "json"]
+    total: sa.ColumnElement[int] = Octets(c.message)
+    for text in (c.headers, *documents):
+        total = total + sa.func.coalesce(Octets(text), sa.literal_column("0"))
+    return total
 
 
 def ranges(

@@ -14,7 +14,7 @@ from homing import message as m
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.message import LEASED, TEXT, Message, decode
 from homing.stores.sql.database import NANOSECONDS
-from homing.stores.sql.header_columns import header_values
+from homing.stores.sql.header_columns import OWN, HeaderColumns
 from homing.stores.sql.text_rules import MOST_CHARACTERS, fault_of
 from homing.stores.validation import refuse_unfit
 
@@ -45,14 +45,14 @@ PLAIN = (*NEEDED, "time_created", "priority", "id", "message", "encoding", "head
 #: What `read` takes, in this order.
 READ = (*PLAIN, *_RARE)
 _ID = READ.index("id")
+#: The place of the headers in READ and in PLAIN.
+HEADERS = READ.index("headers")
 _NUMBERS = {"sequence", "epoch", "crashes", "priority", *(name for name in READ if name.startswith("time_"))}
 _TEXTS = frozenset({str, type(None)})
 _new, _set = object.__new__, object.__setattr__
 
 
-def to_row(
-    message: Message, now: int, *, partitions: int = 0, columns: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def to_row(message: Message, now: int, *, partitions: int = 0, columns: HeaderColumns | None = None) -> dict[str, Any]:
     """The values to insert, where they are not the column's default; raises UnstorableContentError for what cannot be
     stored."""
     if type(message.id) is not str or not 0 < len(message.id) <= MOST_CHARACTERS:
@@ -75,7 +75,7 @@ def to_row(
     row.update((name, value) for name, value in said.items() if value is not None and value != _DEFAULTS.get(name))
     if partitions:
         row["bucket"] = bucket_of(message.partition_key or message.session_id or message.id, partitions)
-    return {**row, **header_values(message, columns)} if columns else row
+    return {**row, **columns.values(message)} if columns else row
 
 
 def plain_row(message_id: str, content: Any, now: int, *, partitions: int) -> dict[str, Any]:
@@ -192,10 +192,10 @@ def is_fresh(row: tuple[Any, ...]) -> bool:
     )
 
 
-def beyond_fresh(table: sa.FromClause) -> sa.ColumnElement[Any]:
+def beyond_fresh(table: sa.Table) -> sa.ColumnElement[Any]:
     """An expression that is NULL for fresh messages."""
     c = table.c
-    nothing = (c.lock_token, c.time_to_live, c.headers, beyond_plain(table))
+    nothing = (c.lock_token, c.time_to_live, c.headers, beyond_plain(table), *(c[name] for name in table.info[OWN]))
     fresh = sa.and_(
         c.time_scheduled == c.time_next,
         c.time_created == c.time_next,

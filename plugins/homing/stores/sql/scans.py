@@ -12,8 +12,9 @@ from sqlalchemy import Table
 from homing.errors import ConfigurationError
 from homing.stores.sql.commit_horizon import PATIENCE, settled
 from homing.stores.sql.database import Database, fetch
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import ranges
-from homing.stores.sql.rows import PLAIN, READ, beyond_plain
+from homing.stores.sql.rows import HEADERS, PLAIN, READ, beyond_plain
 
 #: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
 WAITING = "waiting"
@@ -73,8 +74,10 @@ class Scans:
         None, and these two: columns that are empty cost something, too, and mostly they are. A page is at most
         a portion."""
         c, mine = self._table.c, self._wanted(which, conditions)
-        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), c.table_id, c.batch_id]
-        whole = [*(c[name] for name in READ), c.table_id, c.batch_id]
+        own = HeaderColumns.of(self._table)
+        last = (c.table_id, c.batch_id, *own.selected(self._table))
+        plain: Sequence[Any] = [*(c[name] for name in PLAIN), beyond_plain(self._table), *last]
+        whole = [*(c[name] for name in READ), *last]
         columns = plain
         for start, end in ranges(self._database, self._table, mine, after=after, upto=upto, page=page):
             found = self._page(columns, start, end, mine, page)
@@ -82,7 +85,7 @@ class Scans:
                 columns = whole  # the same page once more, and all that follow
                 found = self._page(columns, start, end, mine, page)
             if found:
-                yield found
+                yield own.merge_all(list(found), HEADERS)
 
     def _page(
         self, columns: Sequence[Any], after: int, upto: int, mine: Sequence[Any], page: int

@@ -33,16 +33,14 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeEngine
+
+from homing.stores.sql.column_types import COLUMN_TYPES
+from homing.stores.sql.header_columns import OWN
 
 # SQLite counts its own rows only in a column that is exactly INTEGER.
 _SEQUENCE = BigInteger().with_variant(Integer, "sqlite")
 # MySQL's TEXT ends at 64 KiB.
 _LONG = Text().with_variant(LONGTEXT, "mysql", "mariadb")
-
-#: Types an application may give to columns of its own, by the names it uses for them.
-COLUMN_TYPES: Mapping[str, TypeEngine[Any]] = {"text": String(255), "bigint": BigInteger()}
-
 
 #: Stands for a time that is NULL; never written.
 NEVER: ColumnElement[int] = literal_column("-9223372036854775807", BigInteger)
@@ -97,7 +95,7 @@ def table_name(store: str) -> str:
 
 
 def messages_table(store: str, columns: Mapping[str, str] | None = None, *, partitioned: bool = False) -> Table:
-    """The messages of one store; `columns` are the application's own, name to type (see COLUMN_TYPES)."""
+    """The messages of one store; `columns` are the application's own, name to type (see `column_types`)."""
     table = Table(
         table_name(store),
         MetaData(),
@@ -135,7 +133,8 @@ def messages_table(store: str, columns: Mapping[str, str] | None = None, *, part
         Column("table_id", Key(16), nullable=False, server_default=secrets.token_hex(8)),
         # SQLite takes anything for a number. In other columns that is found and kept aside; here it never would be.
         CheckConstraint("typeof(time_next) IN ('integer', 'null')").ddl_if(dialect="sqlite"),
-        *(Column(name, COLUMN_TYPES[kind]) for name, kind in (columns or {}).items()),
+        *(Column(name, COLUMN_TYPES[kind].sql) for name, kind in (columns or {}).items()),
+        info={OWN: dict(columns or {})},
         **_OPTIONS,
     )
     _index_messages(table, partitioned)

@@ -41,6 +41,7 @@ from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import NANOSECONDS, Database, chunks
 from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.future_times import Strays
+from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.notify import WakeUp, notify
@@ -124,6 +125,7 @@ class SqlStore(Store):
         registry = registry_table()
         self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._table.name)
+        self._columns = HeaderColumns(self._options.column_types, typed=self._database.dialect.keeps_types)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
         self._finder = finder = Finder(self._database, self._table, archive)
         self._claims = Claims(self._database, self._table, name, registry, finder)
@@ -179,7 +181,7 @@ class SqlStore(Store):
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._options.column_types
+        now, parts, columns = self._database.now(), self._options.partitions, self._columns
         new_ids, surely = _new_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
@@ -320,6 +322,10 @@ class SqlStore(Store):
         self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
     ) -> list[Message]:
         return self._views.browse(limit, state, after, ids)
+
+    def browse_written(self, limit: int, *, ids: Collection[str], after: int = 0) -> list[Message]:
+        """The same with the headers as they were stored, whatever the application's own columns say by now."""
+        return self._views.browse(limit, None, after, ids, written=True)
 
     def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
         """All messages that are not acknowledged, as `browse` shows them, or those of these ids; read a portion at a

@@ -1,4 +1,4 @@
-"""Pages: messages on their way from a store into a chain, as the database's driver gives them and as Arrow columns.
+"""Page: messages on their way from a store into a chain, as the database's driver gives them and as Arrow columns.
 
 A chain works on the rows, and the columns that it does not change go on as they are: neither is made from the other,
 which would cost more than most handlers.
@@ -6,18 +6,20 @@ which would cost more than most handlers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from homing.delivery import records
+from homing.delivery.arrow.columns import DOES_NOT_FIT, STORED, UNFIT, rows_of, to_batch
 from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import Message, MessageRef
 from homing.pipeline import MessageContext
-from homing.spark.columns import DOES_NOT_FIT, STORED, UNFIT, rows_of, to_batch
+from homing.stores.sql import SqlStore
 from homing.stores.sql.rows import PLAIN, READ, envelope, read
+from homing.stores.sql.scans import ALL, Condition
 
 #: The columns of a row, in this order. Messages that have nothing beyond PLAIN come with that, None, and the last two.
 ROW = (*READ, "table_id", "batch_id")
@@ -27,6 +29,7 @@ _SEQUENCE, _ID, _TYPE, _ENCODING, _TOKEN, _MESSAGE, _HEADERS = map(
 _TABLE, _BATCH = -2, -1
 _WHOLE = len(ROW)
 _EMPTY = dict.fromkeys(READ)
+_PAGE = 4_000  # messages that are read at once
 
 Row = tuple[Any, ...]
 
@@ -90,6 +93,20 @@ class Page(NamedTuple):
         table_id, sequence, message_id = about.ref
         named = {"id": message_id, "sequence": sequence, "table_id": table_id, "batch_id": about.batch_id}
         return {**_as_dict(row), **envelope(message), **named}
+
+
+def read_pages(
+    store: SqlStore,
+    after: int,
+    upto: int,
+    *,
+    which: str = ALL,
+    conditions: Sequence[Condition] = (),
+    copies: bool = False,
+) -> Iterator[Page]:
+    """The messages of this store with sequence numbers in (after, upto]."""
+    found = store.scans().message_pages(after, upto, which=which, conditions=conditions, page=_PAGE)
+    return (Page.of_rows(rows, copies=copies) for rows in found)
 
 
 def _as_dict(row: Row) -> dict[str, Any]:

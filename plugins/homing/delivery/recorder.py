@@ -1,4 +1,4 @@
-"""Recorder: buffers ledger entries on an executor and flushes them in chunks."""
+"""Recorder: buffers the ledger entries of a step and flushes them in chunks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import threading
 import time
 from contextlib import suppress
 from types import TracebackType
-
-from pyspark import TaskContext
+from typing import Protocol
 
 from homing.delivery import crash_tracking
-from homing.errors import HomingError, StoreUnavailableError
+from homing.errors import HomingError, LeaseLostError, StoreUnavailableError
 from homing.excerpts import excerpt
 from homing.ledger import PART, Entry, Fence, Ledger
 
@@ -22,31 +21,46 @@ SECONDS = 0.5
 _ALWAYS = 10 * 365 * 86_400.0
 
 
+class Part(Protocol):
+    """A task of Spark, which may be tried again, as its TaskContext tells."""
+
+    def stageId(self) -> int: ...  # noqa: N802 - Spark's names
+    def partitionId(self) -> int: ...  # noqa: N802
+    def attemptNumber(self) -> int: ...  # noqa: N802
+
+
 class Recorder:
     """Writes entries in small chunks soon after each delivery, and the rest at the end of the block.
 
     Raises LeaseLostError when the step was taken over: the caller must stop delivering. After a crash of the step, each
-    message is named in the ledger before it is handled, so that the attempt after the next crash knows it.
+    message is named in the ledger before it is handled, so that the attempt after the next crash knows it. Thread-safe,
+    but then one message at a time may be handled.
 
-    With a `part`, Spark's task, no other process works on it for long: of two copies of a task that run at the same
-    time, the one that began first records what it has delivered and stops with LeaseLostError.
+    A chunk has `chunk` entries; CHUNK without one. With a `part`, no other process works on it for long: of two copies
+    of a task that run at the same time, the one that began first records what it has delivered and stops with
+    LeaseLostError.
     """
 
-    def __init__(self, ledger: Ledger, fence: Fence, part: TaskContext | None = None) -> None:
+    def __init__(self, ledger: Ledger, fence: Fence, part: Part | None = None, *, chunk: int | None = None) -> None:
         self._ledger = ledger
         self._fence = fence
         self._part = part
+        self._chunk = CHUNK if chunk is None else chunk
         self._turn: Fence | None = None
         #: Whether each message is to be named before it is handled.
         self.careful = fence.crashed
         self._pending: list[Entry] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._broken = threading.Event()
         self._error: HomingError | None = None
         self._thread = threading.Thread(target=self._flush_now_and_then, name="homing-recorder", daemon=True)
 
     def begin(self, entry: Entry) -> None:
-        """Says, after a crash, which message is in hand: `entry` is what to record should the worker die of it."""
+        """Before a message is handled. Says, after a crash, that it is in hand: `entry` is what to record should the
+        worker die of it."""
+        if self._error is not None:
+            raise self._error
         if self.careful:
             self._ledger.suspect(self._fence, crash_tracking.one(entry))
 
@@ -59,13 +73,23 @@ class Recorder:
         entry = entry._replace(at=time.time_ns(), result=excerpt(entry.result))  # many wait to be recorded
         with self._lock:
             self._pending.append(entry)
-            full = len(self._pending) >= CHUNK
+            full = len(self._pending) >= self._chunk
         if self._error is not None:
             raise self._error  # what is pending is recorded on the way out
         if self.careful:
             self._flush(suspect=True)
         elif full:
             self._flush()
+
+    def wait(self, seconds: float) -> None:
+        """Returns after so many seconds. Raises, and at once, when nothing can be recorded any more."""
+        self._broken.wait(seconds)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Has whatever comes next raise: the messages belong to another process by now."""
+        self._break(LeaseLostError(f"the lease of batch {self._fence.run_id} was lost"))
 
     def __enter__(self) -> Recorder:
         if self._part is not None:
@@ -82,7 +106,7 @@ class Recorder:
         # that was given up long ago is to notice.
         self._flush(suspect=self.careful)
 
-    def _take_turn(self, part: TaskContext) -> None:
+    def _take_turn(self, part: Part) -> None:
         name = f"{PART}{self._fence.owner}/{part.stageId()}/{part.partitionId()}"
         self._turn = self._ledger.open_step(self._fence.run_id, name, _ALWAYS)
         if part.attemptNumber():
@@ -111,5 +135,9 @@ class Recorder:
                     self._flush()
                 self._keep_turn()
             except HomingError as error:
-                self._error = error  # raised where deliveries are made
+                self._break(error)
                 return
+
+    def _break(self, error: HomingError) -> None:
+        self._error = error  # raised where deliveries are made
+        self._broken.set()
