@@ -13,12 +13,27 @@ _RECONCILED = "tests/unit/airflow_parts/test_reconciling.py::"
 _PAGE, _NOTES, _XCOMS, _HOOK = (
     f"airflow/{name}.py" for name in ("plugin/messages_page", "task_notes", "xcoms", "hooks/store")
 )
+_WOKEN = "tests/unit/airflow_parts/test_wake_up.py::"
 _SERIALIZED = "airflow/serialized_dag.py"
 _OBSERVED, _CONNECTED = (f"tests/unit/airflow_parts/test_{name}.py::" for name in ("observing", "connection"))
 _FUZZED = "tests/fuzz/test_xcoms.py::"
 _ROUTED, _FORGED = (f"tests/trust/test_{name}.py::" for name in ("routes", "forged"))
 
 GUARDS = (
+    guard(
+        "a store that has something wakes the trigger that waits for it",
+        "airflow/triggers/wake_up.py",
+        "            waker.listen()\n",
+        "            pass\n",
+        f"{_WOKEN}test_it_fires_when_a_message_is_committed_and_not_at_the_next_look[StoreTrigger]",
+    ),
+    guard(
+        "a trigger that is cancelled leaves no thread behind",
+        "airflow/triggers/wake_up.py",
+        "            waker.stop()\n",
+        "            pass\n",
+        f"{_WOKEN}test_a_trigger_that_is_cancelled_leaves_neither_thread_nor_connection[StoreTrigger]",
+    ),
     guard(
         "what waits for a replay of its session starts no run, and the listening does not go round in circles",
         "airflow/triggers/store.py",
@@ -218,8 +233,8 @@ GUARDS = (
     guard(
         "a store that a DAG may not name to the web is left out when it is read, too",
         _SERIALIZED,
-        "(name if isinstance(name, str) and is_public(name) else None for name in stores)",
-        "(name if isinstance(name, str) else None for name in stores)",
+        "(_public_name(said.get(name)) for name in ",
+        "(said.get(name) for name in ",
         f"{_OBSERVED}test_stores_that_a_dag_may_not_name_are_left_out_when_they_are_read_too",
     ),
     guard(

@@ -15,14 +15,14 @@ _URLS = "tests/unit/stores/test_open_store.py::"
 GUARDS = (
     guard(
         "a password with an @ in it is not taken for a host, which errors name",
-        "stores/__init__.py",
+        "store_ref.py",
         'place.count("@") > 1 and',
         "False and",
         f"{_URLS}test_a_password_with_an_at_sign_is_not_taken_for_the_host[a@geheim-postgresql]",
     ),
     guard(
         "a URL is looked at before others take it apart, and quote it",
-        "stores/__init__.py",
+        "store_ref.py",
         "        _check_parts(url)\n        return url\n",
         "        return url\n",
         "tests/unit/airflow_parts/test_connection.py::"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
@@ -79,13 +79,24 @@ def check(name: str, value: Any, wanted: Any) -> Any:
     return seconds
 
 
-def check_fields(config: Any) -> None:
-    """Holds every field of a dataclass to its type; raises as `check`. To be called by `__post_init__`."""
+def check_fields(config: Any, *, of: str = "") -> None:
+    """Holds every field of a dataclass to its type; raises as `check`. To be called by `__post_init__`. `of` says in an
+    error what it is a field of."""
     for name, wanted in constraints(type(config)).items():
         value = getattr(config, name)
-        checked = check(name, value, wanted)
+        checked = check(f"{name} of {of}" if of else name, value, wanted)
         if checked is not value:
             object.__setattr__(config, name, checked)
+
+
+def partition_numbers(value: Any) -> tuple[int, ...] | None:
+    """Which partitions a consumer keeps to, in order; None for all. Raises ConfigurationError."""
+    if value is None:
+        return None
+    numbers = sorted(set(value)) if isinstance(value, Collection) and not isinstance(value, str) else []
+    if not numbers or not all(constraint(Count).holds(number) for number in numbers):
+        raise ConfigurationError(f"partitions must be at least one integer >= 0, as in {{0, 2}}, got {value!r:.80}")
+    return tuple(numbers)
 
 
 def read_text(name: str, value: Any, wanted: Any) -> Any:

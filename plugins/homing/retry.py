@@ -6,14 +6,16 @@ tasks (`delivery_dag(retry=...)`) and a SQL store's back-off (`store.configure(*
 
 from __future__ import annotations
 
-import math
+import random
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from homing.constraints import Count, Factor, NotNegative, Positive, Share, check, check_fields
 from homing.errors import ConfigurationError, causes_of
 
+_random = random.Random()  # noqa: S311
 _FOREVER = 10.0**9  # seconds, thirty years: what any delay is cut off at, because clocks and locks overflow
 
 
@@ -27,8 +29,7 @@ class Retry(Exception):
     def __init__(self, reason: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(reason or "the handler asked to be tried again")
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        if seconds is not None and not (_is_number(seconds) and seconds >= 0):
-            raise ConfigurationError(f"Retry(after=...) takes seconds from 0 up or a timedelta, not {after!r}")
+        check("after", seconds, NotNegative | None)
         self.after: float | None = None if seconds is None else min(float(seconds), _FOREVER)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -58,26 +59,17 @@ class RetryPolicy:
     and for an `interval` that is not a positive, finite number, even where no retry will happen.
     """
 
-    max_retries: int = 0
-    interval: float = 1.0
-    multiplier: float = field(default=1.0, kw_only=True)
-    max_interval: float | None = field(default=None, kw_only=True)
-    jitter: float = field(default=0.0, kw_only=True)
+    max_retries: Count = 0
+    interval: Positive = 1.0
+    multiplier: Factor = field(default=1.0, kw_only=True)
+    max_interval: Positive | None = field(default=None, kw_only=True)
+    jitter: Share = field(default=0.0, kw_only=True)
     never: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if type(self.max_retries) is not int or self.max_retries < 0:
-            raise ConfigurationError(f"max_retries must be a whole number from 0 up, not {self.max_retries!r}")
-        if not (_is_number(self.interval) and self.interval > 0):
-            raise ConfigurationError(f"the retry interval must be more than 0 seconds, not {self.interval!r}")
-        if not (_is_number(self.multiplier) and self.multiplier >= 1):
-            raise ConfigurationError(f"the multiplier of a retry interval is 1 or more, not {self.multiplier!r}")
-        if self.max_interval is not None and not (_is_number(self.max_interval) and self.max_interval > 0):
-            raise ConfigurationError(f"max_interval must be more than 0 seconds, not {self.max_interval!r}")
-        if not (_is_number(self.jitter) and 0 <= self.jitter <= 1):
-            raise ConfigurationError(f"jitter is a share from 0 to 1, not {self.jitter!r}")
+        check_fields(self)
         if type(self.never) is not tuple or not all(_is_error_type(kind) for kind in self.never):
-            raise ConfigurationError(f"never is a tuple of exception types, not {self.never!r}")
+            raise ConfigurationError(f"never must be a tuple of exception types, got {self.never!r}")
 
     @classmethod
     def fixed(cls, max_retries: int, interval: float = 1.0, *, jitter: float = 0.0) -> RetryPolicy:
@@ -165,13 +157,20 @@ def spread(wait: float, jitter: float, *, least: float, most: float) -> tuple[fl
     return max(wait * (1 - jitter), least), wait
 
 
+def doubled(seconds: float, deliveries: int, *, most: float, jitter: float) -> float:
+    """How long a store's wait or lease is after so many deliveries: doubled with each up to `most`, and from the second
+    on spread by up to `jitter`, so that what failed together comes back apart."""
+    most = max(seconds, most)
+    wait = min(seconds * 2.0 ** min(deliveries - 1, 60), most)
+    if deliveries == 1:
+        return wait
+    shortest, longest = spread(wait, jitter, least=seconds, most=most)
+    return _random.uniform(shortest, longest)
+
+
 def _share(key: str, attempt: int) -> float:
     """A number from 0 up to 1 that looks random and is always the same for the same key and attempt."""
     return zlib.crc32(f"{key}:{attempt}".encode("utf-8", "replace")) / 2**32
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value)
 
 
 def _is_error_type(kind: object) -> bool:

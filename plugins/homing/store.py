@@ -41,19 +41,19 @@ PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
 WAKE_UP = "wake_up"  # wait for a message without polling for it, or be told when the next is due
 LEDGER = "ledger"  # a delivery ledger beside the messages
-ENVELOPE = "envelope"  # store() takes a whole Message too, with everything that is written on it
+FULL_MESSAGE = "full_message"  # store() takes a whole Message too, with everything that is written on it
 
 ALL_FEATURES = (
     BULK, CLAIM, RENEW, SCHEDULE, CANCEL, DEFER, DEAD_LETTER, BROWSE, COUNT, PURGE, RESCHEDULE, SESSIONS, PRIORITY,
-    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER, ENVELOPE,
+    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER, FULL_MESSAGE,
 )  # fmt: skip
 
 #: Which store has which ability: what each store declares as its `features`, and what error texts name.
 STORE_FEATURES: Mapping[str, frozenset[str]] = {
     "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
     "sql": frozenset(ALL_FEATURES),
-    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
-    "servicebus": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, ENVELOPE}),
+    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
+    "servicebus": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
 }
 
 # Reasons a store gives by itself for keeping a message aside as dead.
@@ -255,13 +255,18 @@ class Store(ABC):
             self.has_due()
         return found
 
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        """Raises UnsupportedError where this store is not cut into partitions, and ConfigurationError for one that it
+        does not have. Connects to nothing."""
+        raise self._lacks(PARTITIONS)
+
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool | None:
         """Whether a consumer could claim a message now; None where only claiming tells. Takes nothing.
 
         `partitions`, as in `claim`, keeps to these.
         """
         if partitions is not None:
-            raise self._lacks(PARTITIONS)
+            self.require_partitions(partitions)
         counts = self.lengths()
         if counts is not None:
             return counts[AVAILABLE] > 0

@@ -14,12 +14,12 @@ from demo.airflow_api import wait_until
 from demo.orders import make_orders
 from demo.pipeline import OrdersPipeline
 from homing import open_store
-from homing.airflow.pipeline import SPARK_ABOVE
+from homing.airflow import PipelineConfig
 
 pytestmark = [pytest.mark.airflow, pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 #: So many orders are worked on by Spark, and not by a plain process.
-FOR_SPARK = SPARK_ABOVE + 50
+FOR_SPARK = PipelineConfig.spark_above + 50
 
 
 def spark_job(pipeline: OrdersPipeline, application: str) -> int | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
 from homing import Message
-from homing.errors import LeaseLostError, NotInFlightError, UnsupportedError
+from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, UnsupportedError
 from homing.message import STATES
 from homing.store import (
     ALL_FEATURES,
@@ -21,7 +22,7 @@ from homing.store import (
     DEAD_LETTER,
     DEDUPLICATION,
     DEFER,
-    ENVELOPE,
+    FULL_MESSAGE,
     LEDGER,
     PARTITIONS,
     PRIORITY,
@@ -62,7 +63,7 @@ _CALLS: dict[str, Callable[[Store], object]] = {
     SESSIONS: lambda store: store.store(Message("s", "s", session_id="a")),
     PRIORITY: lambda store: store.store_many([Message("p", "p", priority=1)]),
     TIME_TO_LIVE: lambda store: store.store(Message("t", "t", time_to_live=timedelta(seconds=60))),
-    ENVELOPE: lambda store: store.store(Message("e", "e", subject="s")),
+    FULL_MESSAGE: lambda store: store.store(Message("e", "e", subject="s")),
     WAKE_UP: lambda store: (store.wait(0.01), store.due_in()),
     LEDGER: lambda store: store.ledger(),
 }
@@ -460,6 +461,29 @@ def test_consumers_share_a_store_out_by_partition(open_place: Callable[..., Stor
     assert len(first) + len(second) == 70
     assert {message.partition_key for message in first}.isdisjoint({message.partition_key for message in second})
     assert two.claim(100) == []
+
+
+@pytest.mark.needs(PARTITIONS, WAKE_UP)
+def test_a_consumer_of_some_partitions_is_told_of_their_messages_and_of_no_others(
+    open_place: Callable[..., Store],
+) -> None:
+    store = open_place(partitions=4)
+    store.store(Message("m", "m", partition_key="key"))
+    (mine,) = [number for number in range(4) if store.has_due(partitions=[number])]
+    others = [number for number in range(4) if number != mine]
+
+    asked = (None, [mine, others[0]], others)
+    assert [store.has_due(partitions=partitions) for partitions in asked] == [True, True, False]
+    assert (store.due_in(partitions=[mine]), store.due_in(partitions=others)) == (0, None)
+    assert (store.wait(5, partitions=[mine]), store.wait(0.05, partitions=others)) == (True, False)
+
+
+@pytest.mark.needs(PARTITIONS)
+def test_partitions_that_a_store_does_not_have_are_refused(open_place: Callable[..., Store]) -> None:
+    store = open_place(partitions=4)
+    for ask in (store.has_due, store.due_in, partial(store.claim, 1), partial(store.wait, 0.05)):
+        with pytest.raises(ConfigurationError, match=r"it has no partitions \[4\]"):
+            ask(partitions=[4])  # type: ignore[operator]
 
 
 @pytest.mark.needs(PARTITIONS, BULK)

@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from homing.airflow import PipelineSpec, ReplayOperator, task_notes, xcoms
+from homing.airflow import PipelineConfig, ReplayOperator, task_notes, xcoms
 from homing.airflow.operators.select import ApproveReplayOperator
 from homing.airflow.plugin import messages_page
 from homing.airflow.task_notes import SHOWN
@@ -135,7 +135,13 @@ def test_the_page_survives_every_choice_of_ids(metadata: Session, stores: Pipeli
 def test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing(
     urls: tuple[str, str], stores: PipelineStores, selected: Any
 ) -> None:
-    spec = PipelineSpec("orders", "tests.trust.dags.trust_chain:chain", ["crm"], *urls, work_dir="/nowhere")
+    spec = PipelineConfig(
+        "orders",
+        chain="tests.trust.dags.trust_chain:chain",
+        store=urls[0],
+        dead_letter_store=urls[1],
+        work_dir="/nowhere",
+    )
     tasks = [
         lambda: ReplayOperator(task_id="replay", pipeline=spec, ids=selected, rate=1e6).execute(
             FakeTask("xcom").context
@@ -152,7 +158,7 @@ def test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing(
     assert still_there(stores, _KEPT) == _KEPT
 
 
-def approve(spec: PipelineSpec, selected: Any) -> None:
+def approve(spec: PipelineConfig, selected: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, DAG("orders_replay", schedule=None):
         patch.setattr("airflow.providers.standard.operators.hitl.ApprovalOperator.execute", lambda *_: None)
         asks = ApproveReplayOperator(task_id="approve", pipeline=replace(spec, approve_replays_above=0), ids=selected)

@@ -24,7 +24,8 @@ import pytest
 from homing.delivery import PipelineStores, recorder
 from homing.pipeline import HandlerChain, MessageContext, destination, message_filter
 from homing.spark import jobs
-from homing.stores import open_store, resolve_url
+from homing.store_ref import StoreRef
+from homing.stores import open_store
 from homing.stores.sql import SqlStore
 from homing.stores.sql.batches import Batches
 from tests.simulation import files, frames
@@ -144,7 +145,8 @@ class World:
         patch.setattr(jobs, "_end_when_told", lambda: None, raising=False)
         patch.setattr(jobs, "_show_our_log_lines", lambda: None)
         patch.setattr(jobs.secrets, "read_stores_file", lambda _: None)
-        replace(patch, [(open_store, self.open_store), (resolve_url, self.resolve)])
+        replace(patch, [(open_store, self.open_store)])
+        patch.setattr(StoreRef, "resolve", lambda reference, _find=None: self.resolve(reference.text))
         patch.setattr(Batches, "finish_dead", self._counted(Batches.finish_dead))
         patch.setitem(sys.modules, "simulated_chains", self._module)
 

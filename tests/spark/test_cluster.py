@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from demo.ports import free_port
-from homing.airflow import PipelineSpec
+from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
 from homing.delivery.recorder import CHUNK
@@ -243,7 +243,7 @@ def test_the_tasks_of_a_pipeline_run_on_the_cluster_that_the_airflow_connection_
     connection = {"conn_type": "spark", "host": work.cluster.master}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     stores = {"store": "env:NUMBERS", "dead_letter_store": "env:NUMBERS_DEAD"}
-    spec = PipelineSpec.of("numbers", chain="cluster_chain:chain", work_dir=work.work_dir, **stores)
+    spec = PipelineConfig("numbers", chain="cluster_chain:chain", work_dir=work.work_dir, **stores)
     work.stores.store.store_many([{"n": n} for n in range(20)])
     run_id = spec.run_key(context())
     with spec.open_batch(run_id) as batch:

@@ -18,7 +18,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from demo.ports import free_port
-from homing.airflow import PipelineSpec
+from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator, ReplayOperator
 from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
 from tests.servers import PostgreSQL
@@ -74,7 +74,7 @@ def answers(port: int) -> bool:
 @pytest.fixture
 def pipeline(
     server: tuple[str, Path], postgresql: PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[PipelineSpec, PipelineStores]]:
+) -> Iterator[tuple[PipelineConfig, PipelineStores]]:
     database = postgresql.empty_database()
     urls = f"{database}?store=numbers", f"{database}?store=numbers_dead"
     monkeypatch.setenv("NUMBERS", urls[0])
@@ -85,13 +85,13 @@ def pipeline(
     monkeypatch.syspath_prepend(str(CHAINS))
     work = str(tmp_path / "work")
     stores = {"store": "env:NUMBERS", "dead_letter_store": "env:NUMBERS_DEAD"}
-    spec = PipelineSpec.of("orders", chain="spark_chain:chain", work_dir=work, **stores)
+    spec = PipelineConfig("orders", chain="spark_chain:chain", work_dir=work, **stores)
     with open_pipeline_stores(*urls) as opened:
         yield spec, opened
 
 
 def test_a_batch_is_processed_delivered_and_replayed_by_a_spark_connect_server(
-    pipeline: tuple[PipelineSpec, PipelineStores], server: tuple[str, Path]
+    pipeline: tuple[PipelineConfig, PipelineStores], server: tuple[str, Path]
 ) -> None:
     spec, stores = pipeline
     _, output = server

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from homing.airflow.operators.settle import SettleOperator
     from homing.airflow.operators.spark import DeliverOperator, ProcessOperator, ReplayOperator
     from homing.airflow.operators.store import StoreMessagesOperator
-    from homing.airflow.pipeline import PipelineSpec
+    from homing.airflow.pipeline_config import PipelineConfig
     from homing.airflow.sensors.store import StoreSensor
     from homing.airflow.triggers.asset import StoreEventTrigger
     from homing.airflow.triggers.store import StoreTrigger
@@ -30,7 +30,7 @@ _MODULES = {
     "DeliverOperator": "operators.spark",
     "DeliveryTaskGroup": "dags.task_group",
     "ListenOperator": "dags.listener_dag",
-    "PipelineSpec": "pipeline",
+    "PipelineConfig": "pipeline_config",
     "ProcessOperator": "operators.spark",
     "ReconcileOperator": "dags.reconcile_dag",
     "ReplayOperator": "operators.spark",
@@ -51,7 +51,7 @@ __all__ = [
     "DeliverOperator",
     "DeliveryTaskGroup",
     "ListenOperator",
-    "PipelineSpec",
+    "PipelineConfig",
     "ProcessOperator",
     "ReconcileOperator",
     "ReplayOperator",

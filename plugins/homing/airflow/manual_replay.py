@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from homing.airflow.pipeline import PipelineSpec, batch_id
+from homing.airflow.pipeline_config import PipelineConfig, batch_id
 from homing.delivery import open_pipeline_stores
 from homing.delivery.operations import CLEAR, REPLAY, RETRY, Operator, Rule, declare, named
 from homing.errors import HomingError
@@ -32,12 +32,12 @@ def asker_of(context: Any) -> str | None:
     return getattr(context["dag_run"], "triggering_user_name", None) or None
 
 
-def rule_of(pipeline: PipelineSpec) -> Rule | None:
+def rule_of(pipeline: PipelineConfig) -> Rule | None:
     above = pipeline.approve_replays_above
     return None if above is None else Rule(above, pipeline.approval_window, pipeline.replay_dag_id)
 
 
-def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
+def declare_rule(store: SqlStore, pipeline: PipelineConfig, log: Any) -> None:
     """Lets the command line know of the pipeline's rule. What cannot be written down holds up no delivery."""
     try:
         declare(store, rule_of(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
@@ -45,7 +45,7 @@ def declare_rule(store: SqlStore, pipeline: PipelineSpec, log: Any) -> None:
         log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
 
 
-def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+def begin(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
     """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved.
 
     What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
@@ -66,7 +66,7 @@ def begin(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[s
     return True
 
 
-def may_replay(store: SqlStore, pipeline: PipelineSpec, context: Any, ids: Sequence[str]) -> bool:
+def may_replay(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
     """Whether this run may replay these very messages, unasked or approved: an XCom may have been changed since."""
     if pipeline.approve_replays_above is None:
         return begin(store, pipeline, context, ids)
@@ -104,7 +104,7 @@ def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, out
         store.operations().append(_event(context, ids, DONE if done else FAILED, outcome=outcome))
 
 
-def note_clear(pipeline: PipelineSpec, context: Any) -> None:
+def note_clear(pipeline: PipelineConfig, context: Any) -> None:
     """Records that a task of this run was cleared, once for each clear."""
     cleared = _clears(context)
     if not cleared:

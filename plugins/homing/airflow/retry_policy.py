@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import RetryDecision
-from airflow.sdk import RetryPolicy as TaskRetryPolicy
+from airflow.sdk import RetryPolicy as AirflowRetryPolicy
 
 from homing.retry import RetryPolicy
 
 
-class MessageRetries(TaskRetryPolicy):
+class TaskRetryPolicy(AirflowRetryPolicy):
     """Says how long to wait before a task's next try.
 
     Airflow's own growing delays count every try there ever was: after a clear, the first retry would come as late as

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-#: The field of our operators that holds what `describe` returns.
+from homing.errors import ConfigurationError
+from homing.store_ref import StoreRef
+
+#: The field of our operators that holds what `serialized_pipeline` returns.
 FIELD = "homing_pipeline"
-
-# A file has no password, and the options that its URL may have are no secrets.
-_FILE_SCHEMES = frozenset({"sqlite", "sqlite+pysqlite"})
 
 
 class _Pipeline(Protocol):
     @property
     def flows(self) -> Any: ...
     @property
-    def store(self) -> str: ...
+    def store(self) -> str | StoreRef: ...
     @property
-    def dead_letter_store(self) -> str: ...
+    def dead_letter_store(self) -> str | StoreRef: ...
     @property
     def group(self) -> str: ...
 
@@ -38,14 +37,14 @@ class PipelineReference:
     group: str = ""
 
 
-def describe(pipeline: _Pipeline | None) -> dict[str, Any] | None:
+def serialized_pipeline(pipeline: _Pipeline | None) -> dict[str, Any] | None:
     """What the serialized DAG is to say of this pipeline. No secret is in it."""
     if pipeline is None:
         return None
     return {
         "flows": list(pipeline.flows),
-        "store": pipeline.store if is_public(pipeline.store) else None,
-        "dead_letter_store": pipeline.dead_letter_store if is_public(pipeline.dead_letter_store) else None,
+        "store": _public_name(pipeline.store),
+        "dead_letter_store": _public_name(pipeline.dead_letter_store),
         "group": pipeline.group,
     }
 
@@ -64,19 +63,14 @@ def pipeline_of(task: Any) -> PipelineReference | None:
     flows, group = said.get("flows"), said.get("group")
     if not isinstance(flows, list) or not all(isinstance(flow, str) for flow in flows) or not isinstance(group, str):
         return None
-    stores = [said.get(name) for name in ("store", "dead_letter_store")]
-    store, dead_letter_store = (name if isinstance(name, str) and is_public(name) else None for name in stores)
+    store, dead_letter_store = (_public_name(said.get(name)) for name in ("store", "dead_letter_store"))
     return PipelineReference(tuple(flows), store, dead_letter_store, group)
 
 
-def is_public(store: str) -> bool:
-    """Whether a store is named so that everybody may see the name: by the id of a connection, or as a file."""
-    if store.startswith("env:"):
-        return False  # what it stands for on another machine is another matter
-    if "://" not in store:
-        return True
+def _public_name(store: object) -> str | None:
+    """The store's name, where it may be shown to everybody."""
     try:
-        url = urlsplit(store)
-    except ValueError:  # whose text quotes the URL
-        return False
-    return url.scheme in _FILE_SCHEMES and not url.netloc
+        reference = StoreRef(store)
+    except ConfigurationError:
+        return None
+    return reference.text if reference.is_public else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from homing.bus.broker import Broker
 from homing.errors import ConfigurationError
-from homing.stores import resolve_url
+from homing.store_ref import CONNECTION, StoreRef
 
 _DATABASES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 
@@ -15,7 +15,8 @@ def open_broker(connection: str) -> Broker:
     Raises ConfigurationError for anything but a database URL or a connection string, without repeating it: it may
      contain a key. Raises MissingExtraError if the service's SDK is needed and not installed.
     """
-    connection = resolve_url(connection)
+    if (named := StoreRef(connection)).kind != CONNECTION:
+        connection = named.resolve()
     scheme, separator, _ = connection.partition("://")
     if separator and scheme.partition("+")[0] in _DATABASES:
         from homing.bus.embedded.broker import open_embedded

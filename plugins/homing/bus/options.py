@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from homing.constraints import Positive, check_fields
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 
@@ -34,14 +35,13 @@ class RetryOptions:
     max_retries: int = 3
     delay: float = 10.0
     max_delay: float = 60.0
-    try_timeout: float = 60.0
+    try_timeout: Positive = 60.0
     mode: RetryMode = RetryMode.FIXED
 
     def __post_init__(self) -> None:
         if not isinstance(self.mode, RetryMode):
             raise ConfigurationError(f"mode must be RetryMode.FIXED or RetryMode.EXPONENTIAL, got {self.mode!r}")
-        if not self.try_timeout > 0:
-            raise ConfigurationError(f"try_timeout must be > 0 seconds, got {self.try_timeout!r}")
+        check_fields(self)
         self.policy()
 
     def policy(self) -> RetryPolicy:

@@ -13,7 +13,8 @@ from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.operations import Operator, operator_here
 from homing.printable import printable
 from homing.store import Store
-from homing.stores import open_store, resolve_url
+from homing.store_ref import StoreRef
+from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
 VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
@@ -25,7 +26,7 @@ class Desk:
 
     def __init__(
         self,
-        find_url: Callable[[str], str] = resolve_url,
+        find_url: Callable[[str], str] = lambda reference: StoreRef(reference).resolve(),
         known: Callable[[], Sequence[str]] = lambda: VARIABLES,
         via: str = "homing",
     ) -> None:

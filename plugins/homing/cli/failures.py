@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from uuid import uuid4
 
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.context import Desk
@@ -14,6 +13,7 @@ from homing.delivery.leased_part import resolve
 from homing.delivery.local_runner import replay_here
 from homing.delivery.operations import DEAD_LETTER, REPLAY, described, named, operation, rule_of
 from homing.errors import ConfigurationError
+from homing.ids import new_id
 from homing.pipeline import load_chain
 from homing.times import parse_past
 
@@ -45,7 +45,7 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             desk.show(_groups(found), arguments)
             return NOT_SO if astray else DONE
         chain.refuse_dataframes()  # before any message is leased
-        batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
+        batch = Batch(stores, f"homing replay/{new_id()}", [flow.name for flow in chain.flows], chain=chain.name)
         with operation(
             stores.store,
             REPLAY,

@@ -68,12 +68,13 @@ class Batch:
         """The names of messages in the failure store whose own replay never came, or could not run."""
         return self._stores.failures.overdue(STRANDED_AFTER)
 
-    def claim(self, limit: int, lease: float = DEFAULT_LEASE) -> int:
-        """Claims new messages, or finds the batch this run claimed before, with what of it failed since; how many."""
+    def claim(self, limit: int, lease: float = DEFAULT_LEASE, *, partitions: Collection[int] | None = None) -> int:
+        """Claims new messages, of these partitions if they are given, or finds the batch this run claimed before, with
+        what of it failed since; how many."""
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
         self._require_rights()
-        held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease)
+        held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease, partitions=partitions)
         self._try_move_dead()
         return held.size if held else 0
 

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 from homing.delivery.failures import Selection
 from homing.errors import ConfigurationError, HomingError
+from homing.ids import new_id
 from homing.store import Store
 from homing.stores.sql import OperationEvent, SqlStore
 from homing.stores.sql.operations import BEGUN, DONE, FAILED
@@ -118,7 +118,7 @@ def operation(
         yield outcome
         return
     kept = store.operations()
-    begun = OperationEvent(operation_id or str(uuid4()), BEGUN, what, by.name, by.via, why, messages, selection)
+    begun = OperationEvent(operation_id or new_id(), BEGUN, what, by.name, by.via, why, messages, selection)
     if within is None:
         kept.append(begun)
     elif not kept.append_within(begun, within.above, within.window):
@@ -144,7 +144,7 @@ def declare(store: SqlStore, rule: Rule | None, *, by: Operator) -> None:
     """Makes the rule known to all who open the store; None says that there is none any more."""
     if rule != rule_of(store):
         said = {} if rule is None else asdict(rule)
-        store.operations().append(OperationEvent(str(uuid4()), DONE, RULE, by.name, by.via, outcome=said))
+        store.operations().append(OperationEvent(new_id(), DONE, RULE, by.name, by.via, outcome=said))
 
 
 def rule_of(store: SqlStore) -> Rule | None:

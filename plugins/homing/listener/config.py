@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
+from homing.constraints import AtLeastOne, Count, Duration, check_fields, partition_numbers
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 from homing.store import Store
-
-Seconds = float | timedelta
 
 
 @dataclass(frozen=True)
@@ -30,33 +30,31 @@ class ListenerConfig:
     batch_size          how many messages an `on_messages` service gets at once, at most
     lease               seconds a message is held without a sign of life; renewed while its handler runs
     max_handling_time   seconds after which a handler counts as hung: its message is no longer kept from others
+    partitions          which partitions of the store are listened to; None for all
     """
 
-    polling_interval: Seconds = 1.0
-    max_retries: int = 3
-    retry_interval: Seconds = 1.0
+    polling_interval: Duration = 1.0
+    max_retries: Count = 3
+    retry_interval: Duration = 1.0
     dead_letter_store: Store | None = None
     ack_with_failure_after_max_retries: bool | None = None
     drop_message_after_max_retries: bool | None = None
     retry: RetryPolicy | None = None
-    concurrency: int = 1
-    batch_size: int = 100
-    lease: Seconds = 30.0
-    max_handling_time: Seconds = 900.0
+    concurrency: AtLeastOne = 1
+    batch_size: AtLeastOne = 100
+    lease: Duration = 30.0
+    max_handling_time: Duration = 900.0
+    partitions: Collection[int] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("polling_interval", "retry_interval", "lease", "max_handling_time"):
-            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
-        for name in ("concurrency", "batch_size"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be a whole number from 1 up, not {getattr(self, name)!r}")
+        check_fields(self)
         if self.dead_letter_store is not None and not isinstance(self.dead_letter_store, Store):
-            raise ConfigurationError(f"dead_letter_store is a Store, not {self.dead_letter_store!r}")
-        RetryPolicy(self.max_retries, self.retry_seconds)
+            raise ConfigurationError(f"dead_letter_store must be a Store, got {self.dead_letter_store!r}")
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise ConfigurationError(f"retry= is a RetryPolicy, not {self.retry!r}")
+            raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r}")
         if self.retry is not None and (self.max_retries, self.retry_seconds) != (3, 1.0):
             raise ConfigurationError("a listener has either retry= or max_retries= and retry_interval=, not both")
+        object.__setattr__(self, "partitions", partition_numbers(self.partitions))
         self._settle_switch()
 
     @property
@@ -65,30 +63,32 @@ class ListenerConfig:
         return self.retry or RetryPolicy(self.max_retries, self.retry_seconds)
 
     @property
+    def share(self) -> dict[str, Any]:
+        """What says to a store that only its `partitions` are meant."""
+        return {} if self.partitions is None else {"partitions": self.partitions}
+
+    @property
     def polling_seconds(self) -> float:
         """The polling interval."""
-        return _seconds("polling_interval", self.polling_interval)
+        return _seconds(self.polling_interval)
 
     @property
     def retry_seconds(self) -> float:
         """The retry interval."""
-        return _seconds("retry_interval", self.retry_interval)
+        return _seconds(self.retry_interval)
 
     @property
     def lease_seconds(self) -> float:
         """The lease."""
-        return _seconds("lease", self.lease)
+        return _seconds(self.lease)
 
     @property
     def handling_seconds(self) -> float:
         """How long a handler may take."""
-        return _seconds("max_handling_time", self.max_handling_time)
+        return _seconds(self.max_handling_time)
 
     def _settle_switch(self) -> None:
         release, drop = self.ack_with_failure_after_max_retries, self.drop_message_after_max_retries
-        for name, value in (("ack_with_failure_after_max_retries", release), ("drop_message_after_max_retries", drop)):
-            if value is not None and type(value) is not bool:
-                raise ConfigurationError(f"{name} is True or False, not {value!r}")
         if release is not None and release == drop:
             raise ConfigurationError(
                 f"ack_with_failure_after_max_retries={release} and drop_message_after_max_retries={drop} contradict "
@@ -100,11 +100,8 @@ class ListenerConfig:
         object.__setattr__(self, "drop_message_after_max_retries", not release)
 
 
-def _seconds(name: str, value: object) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if type(seconds) not in {int, float} or not (math.isfinite(seconds) and seconds > 0):  # type: ignore[arg-type,operator]
-        raise ConfigurationError(f"{name} must be more than 0 seconds, not {value!r}")
-    return float(seconds)  # type: ignore[arg-type]
+def _seconds(value: float | timedelta) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
 def name_of(store: Store) -> str:

@@ -20,8 +20,9 @@ from typing import Any
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, done_of, new_copy, read_record
 from homing.ids import new_id
-from homing.invocation.content_copy import accept, accept_json
+from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
+from homing.json_values import copy_json
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
@@ -32,7 +33,7 @@ from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.runner import run_chain
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
-from homing.store import ENVELOPE, SCHEDULE, Store
+from homing.store import FULL_MESSAGE, SCHEDULE, Store
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class HandlerChain:
         the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
         a content or headers that no store could keep; then no handler has run.
         """
-        own_headers = accept_json(dict(headers)) if headers else {}
+        own_headers = copy_json(dict(headers)) if headers else {}
         return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:
@@ -217,7 +218,7 @@ class HandlerChain:
         try:
             # Under an id of its own: a store takes each id once, and a message may fail many times.
             copy = new_copy(record, self.failure_store.identity)
-            if ENVELOPE not in self.failure_store.features:
+            if FULL_MESSAGE not in self.failure_store.features:
                 return self.failure_store.store(copy.content, **later), ""
             return self.failure_store.store(copy, **later), ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller still has the message

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from homing.constraints import Duration
 from homing.errors import ChainError, UnreadableMessageError
 from homing.failure import FAILURE_TYPE, FailureRecord, new_copy
 from homing.listener import ListenerConfig, Progress, StoreListener
-from homing.listener.config import Seconds, name_of
+from homing.listener.config import name_of
 from homing.message import Message
 from homing.pipeline.outcome import ExecutionError
 from homing.retry import RetryPolicy
@@ -30,13 +31,13 @@ class ReplayConfig:
 
     dead_letter_store: Store | None = None
     replay_store: Store | None = None
-    polling_interval: Seconds = 1.0
+    polling_interval: Duration = 1.0
     max_retries: int = 3
-    retry_interval: Seconds = 1.0
+    retry_interval: Duration = 1.0
     retry: RetryPolicy | None = None
     concurrency: int = 1
-    lease: Seconds = 30.0
-    max_handling_time: Seconds = 900.0
+    lease: Duration = 30.0
+    max_handling_time: Duration = 900.0
 
     def __post_init__(self) -> None:
         self.listener_config()

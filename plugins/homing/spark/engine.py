@@ -32,7 +32,7 @@ from homing.spark.partitions import Parts
 from homing.spark.sessions import file_options, in_portions, parallelism, reading_options
 from homing.spark.smaller_parts import Keep
 from homing.spark.task import Task
-from homing.stores import resolve_url
+from homing.store_ref import StoreRef
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Engine:
 
     def _task(self, flow: str) -> Task:
         fence = replace(self.fence, crashed=self._careful(flow))
-        return Task(self.pipeline.chain, resolve_url(self.pipeline.store), fence, tasks=self._tasks(flow))
+        return Task(self.pipeline.chain, StoreRef(self.pipeline.store).resolve(), fence, tasks=self._tasks(flow))
 
     def _tasks(self, flow: str) -> int:
         return 1 if self._careful(flow) else parallelism(self.spark)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.store import Store
-from homing.stores import open_store, resolve_url
+from homing.store_ref import StoreRef
+from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
 
@@ -24,7 +25,7 @@ class StoreAddress:
         if not options.get("url"):
             raise ConfigurationError('the data source "homing" needs the option "url"')
         # Resolved here, on the driver: executors elsewhere do not have its environment.
-        url = resolve_url(options["url"])
+        url = StoreRef(options["url"]).resolve()
         if url.startswith("memory:"):
             raise ConfigurationError("memory:// lives in one process, and Spark's workers are others: use sqlite:///")
         return cls(url, options.get("store"))

@@ -13,7 +13,7 @@ from homing.delivery.arrow import steps
 from homing.delivery.arrow.columns import rows_of
 from homing.delivery.arrow.page import Page
 from homing.delivery.step import ProcessorRun, Step
-from homing.invocation.rate_limit import share_rates
+from homing.invocation.guard import share_rates
 from homing.ledger import DROPPED, FILTERED, SOURCE_FLOW, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import DestinationFlow, SourceFlow, load_chain

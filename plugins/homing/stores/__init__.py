@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from importlib import import_module
-from urllib.parse import urlsplit
 
-from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
+from homing.errors import UnknownStoreError, UnsupportedError
 from homing.store import Store
+from homing.store_ref import StoreRef
 
 # scheme -> "module:function" taking the URL; a store's module is imported only when it is asked for.
 _OPENERS = {
@@ -29,7 +28,7 @@ _SQL = "homing.stores.sql"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 
 
-def open_store(url: str, *, read_only: bool = False) -> Store:
+def open_store(url: str | StoreRef, *, read_only: bool = False) -> Store:
     """Opens the store this URL names, without connecting yet.
 
     `read_only` is for SQL stores: the database then refuses whatever would write, and no table is made.
@@ -37,7 +36,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     `env:NAME` stands for the URL in the environment variable NAME, so that a password need not be written anywhere
     else. Raises UnknownStoreError for an unknown scheme, ConfigurationError for a malformed URL.
     """
-    url = resolve_url(url)
+    url = StoreRef(url).resolve()
     check_scheme(url)
     module, _, function = _OPENERS[_scheme(url)].partition(":")
     if read_only and module != _SQL:
@@ -63,47 +62,7 @@ def check_scheme(url: str) -> None:
     raise UnknownStoreError(f"no store answers to {_scheme(url)}://; {hint}known: {known}")
 
 
-def _check_parts(url: str) -> None:
-    """Raises ConfigurationError, which repeats nothing, for a URL that others would take apart in the wrong place: they
-    would call a part of the password a port or an option, and say so."""
-    if not _SCHEME.fullmatch(_scheme(url)):
-        return  # a connection string, or nothing that has parts
-    place, *behind_host = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)
-    # A database's password ends at the first @, a broker's at the last.
-    misread = place.count("@") > 1 and _OPENERS.get(_scheme(url), "").startswith(_SQL)
-    try:
-        urlsplit(url)
-    except ValueError:
-        misread = True
-    # Of a file, what follows is a path.
-    if misread or (_scheme(url) != "sqlite" and any("@" in part for part in behind_host)):
-        raise ConfigurationError(
-            "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
-            "are written as %40 %3A %2F %3F %23 %5B %5D %25"
-        )
-
-
 def _scheme(url: str) -> str:
     """The scheme without its driver: `postgresql+psycopg` is a postgresql."""
     scheme, separator, _ = url.partition("://")
     return scheme.partition("+")[0] if separator else ""
-
-
-def resolve_url(url: str) -> str:
-    """The URL itself, where `env:NAME` was given instead of it.
-
-    Raises ConfigurationError, which repeats nothing, for a URL that cannot be taken apart.
-    """
-    if not isinstance(url, str) or not url:
-        raise ConfigurationError(
-            f"a store URL is a text such as sqlite:///inbox.db?store=orders, not a {type(url).__name__}"
-        )
-    if not url.startswith("env:"):
-        _check_parts(url)
-        return url
-    variable = url[len("env:") :]
-    value = os.environ.get(variable)
-    if not value:
-        raise ConfigurationError(f"the store is to be found in the environment variable {variable}, which is not set")
-    _check_parts(value)
-    return value

@@ -3,7 +3,7 @@
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
-from homing.airflow import PipelineSpec, ReplayOperator
+from homing.airflow import PipelineConfig, ReplayOperator
 from homing.airflow.serialized_dag import FIELD
 
 TASKS = 16
@@ -16,7 +16,7 @@ class Ours(EmptyOperator):
 
 with DAG("hostile", schedule=None):
     forged = [Ours(task_id=f"forged_{number}") for number in range(TASKS)]
-    pipeline = PipelineSpec.of(
+    pipeline = PipelineConfig(
         "hostile",
         chain="approved_chain:chain",
         store="env:APPROVED_STORE",

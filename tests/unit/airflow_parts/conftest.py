@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from homing.airflow import PipelineSpec
+from homing.airflow import PipelineConfig
 from homing.airflow.serialized_dag import FIELD
 from homing.airflow.xcoms import NOTE
 from homing.delivery import PipelineStores, open_pipeline_stores
@@ -60,8 +60,8 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def spec(chain: str, urls: tuple[str, str], tmp_path: Path) -> PipelineSpec:
-    return PipelineSpec.of(
+def spec(chain: str, urls: tuple[str, str], tmp_path: Path) -> PipelineConfig:
+    return PipelineConfig(
         "orders", chain=chain, store=urls[0], dead_letter_store=urls[1], work_dir=str(tmp_path / "work")
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, TaskGroup
 
 from homing import ListenerConfig
-from homing.airflow import DeliveryTaskGroup, PipelineSpec, StoreMessagesOperator, delivery_dag, listener_dag
+from homing.airflow import DeliveryTaskGroup, PipelineConfig, StoreMessagesOperator, delivery_dag, listener_dag
 from homing.airflow.dags.listener_dag import ListenOperator
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError
@@ -66,10 +67,24 @@ def test_the_arguments_of_the_factories_are_the_same_with_the_same_defaults() ->
         found = inspect.signature(function).parameters.values()
         return {each.name: each.default for each in found if each.kind is each.KEYWORD_ONLY}
 
-    dag, group, of = (defaults(each) for each in (delivery_dag, DeliveryTaskGroup.__init__, PipelineSpec.of))
+    dag, group, config = (defaults(each) for each in (delivery_dag, DeliveryTaskGroup.__init__, PipelineConfig))
 
-    assert dag == group
-    assert {name: dag[name] for name in of if name != "group"} == {name: of[name] for name in of if name != "group"}
+    assert dag == group == {name: default for name, default in config.items() if name != "group"}
+
+
+def test_help_tells_the_options_of_the_factories(chain: str) -> None:
+    shown = pydoc.render_doc(delivery_dag, renderer=pydoc.plaintext)
+
+    assert "delivery_dag(name: 'str', *, chain: 'str', store: " in shown
+    assert "spark_above: 'Count' = 200" in shown
+    assert "approval_window     what was replayed by hand" in shown
+
+
+def test_no_password_is_in_the_repr_of_a_pipeline(chain: str) -> None:
+    stores = {name: f"postgresql://me:s3cret@db/{name}" for name in ("store", "dead_letter_store")}
+    pipeline = PipelineConfig("orders", chain=chain, **stores, source="amqp://me:s3cret@broker/")
+
+    assert "s3cret" not in repr(pipeline)
 
 
 def test_the_arguments_of_listener_dag_are_those_of_listener_config() -> None:
@@ -99,7 +114,7 @@ def test_what_is_wrong_with_a_listener_is_said_at_once(arguments: dict[str, Any]
 
 def test_a_source_that_is_a_sql_store_is_refused(chain: str, urls: tuple[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="is a SQL store already"):
-        PipelineSpec.of("x", chain=chain, store=urls[0], dead_letter_store=urls[1], source="sqlite:///y.db?store=other")
+        PipelineConfig("x", chain=chain, store=urls[0], dead_letter_store=urls[1], source="sqlite:///y.db?store=other")
 
 
 def test_the_replay_dag_of_a_group_keeps_out_of_the_group_that_is_open(chain: str, urls: tuple[str, str]) -> None:
@@ -120,7 +135,7 @@ def test_groups_of_one_name_in_different_groups_share_nothing(chain: str, urls: 
     assert [group.replay_dag.dag_id for group in groups] == ["shop_eu.mails_replay", "shop_us.mails_replay"]
     pipelines = [group.replay_dag.get_task("replay").pipeline for group in groups]
     assert [pipeline.run_key(context()) for pipeline in pipelines] == ["orders/run/eu.mails", "orders/run/us.mails"]
-    assert pipelines[0].work_dir != pipelines[1].work_dir
+    assert pipelines[0].work_folder != pipelines[1].work_folder
 
 
 def test_a_pipeline_whose_messages_have_no_retries_still_waits_for_its_stores(

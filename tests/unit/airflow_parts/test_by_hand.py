@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, DagRunTriggerException
 
-from homing.airflow import PipelineSpec, ReplayOperator, SelectOperator, SettleOperator
+from homing.airflow import PipelineConfig, ReplayOperator, SelectOperator, SettleOperator
 from homing.airflow.operators.select import ApproveReplayOperator
 from homing.airflow.operators.spark import ProcessOperator
 from homing.delivery import PipelineStores
@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def held(spec: PipelineSpec) -> PipelineSpec:
+def held(spec: PipelineConfig) -> PipelineConfig:
     """A pipeline that lets two messages a day pass unasked."""
     return replace(spec, approve_replays_above=2)
 
@@ -45,7 +45,7 @@ def run(run_id: str, user: str | None = "ann", *, by_hand: bool = True, clears: 
     return task.context
 
 
-def approval(spec: PipelineSpec, ids: list[str]) -> ApproveReplayOperator:
+def approval(spec: PipelineConfig, ids: list[str]) -> ApproveReplayOperator:
     with DAG("orders_replay", schedule=None):
         selected = SelectOperator(task_id="select", pipeline=spec)
         approve = ApproveReplayOperator(task_id="approve", pipeline=spec, ids=ids)
@@ -53,18 +53,18 @@ def approval(spec: PipelineSpec, ids: list[str]) -> ApproveReplayOperator:
     return approve
 
 
-def answer(spec: PipelineSpec, ids: list[str], context: Any, option: str, user: dict[str, str] | None) -> None:
+def answer(spec: PipelineConfig, ids: list[str], context: Any, option: str, user: dict[str, str] | None) -> None:
     event = {"chosen_options": [option], "params_input": {}, "responded_at": datetime.now(timezone.utc)}
     approve = approval(spec, ids)
     approve.execute_complete({**context, "task": approve}, {**event, "responded_by_user": user})
 
 
-def replay(spec: PipelineSpec, ids: list[str], context: Any) -> None:
+def replay(spec: PipelineConfig, ids: list[str], context: Any) -> None:
     ReplayOperator(task_id="replay", pipeline=spec, ids=ids, rate=100).execute(context)
 
 
 def test_a_replay_by_hand_is_an_operation(
-    spec: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
     ids, context = names(stores, failed), run("r1", destination="crm", reason="the CRM is back")
@@ -77,7 +77,7 @@ def test_a_replay_by_hand_is_an_operation(
     assert one.selection == {"destination": "crm", "ids": ids}
 
 
-def test_a_replay_that_still_fails_has_failed(spec: PipelineSpec, stores: PipelineStores, failed: list[str]) -> None:
+def test_a_replay_that_still_fails_has_failed(spec: PipelineConfig, stores: PipelineStores, failed: list[str]) -> None:
     with pytest.raises(AirflowException, match="still fail"):
         replay(spec, names(stores, failed), run("r1"))
 
@@ -85,7 +85,7 @@ def test_a_replay_that_still_fails_has_failed(spec: PipelineSpec, stores: Pipeli
 
 
 def test_what_the_pipeline_replays_itself_is_none(
-    spec: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
 
@@ -94,7 +94,7 @@ def test_what_the_pipeline_replays_itself_is_none(
     assert read_operations(stores.store) == []
 
 
-def test_a_clear_is_an_operation(spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clear_is_an_operation(spec: PipelineConfig, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessOperator, "_run_job", lambda *_: None)
     operator = ProcessOperator(task_id="process", pipeline=spec)
     for clears in (0, 1, 1, 2):
@@ -106,7 +106,7 @@ def test_a_clear_is_an_operation(spec: PipelineSpec, stores: PipelineStores, mon
     ] * 2
 
 
-def test_replays_by_hand_are_counted_together(held: PipelineSpec, asked: list[str]) -> None:
+def test_replays_by_hand_are_counted_together(held: PipelineConfig, asked: list[str]) -> None:
     approval(held, ["a"]).execute(run("r1"))
     approval(held, ["b"]).execute(run("r2", "bob"))
     assert asked == []
@@ -115,7 +115,7 @@ def test_replays_by_hand_are_counted_together(held: PipelineSpec, asked: list[st
     assert asked == ["Replay 1 messages of orders?"]
 
 
-def test_what_is_older_than_the_window_does_not_count(held: PipelineSpec, asked: list[str]) -> None:
+def test_what_is_older_than_the_window_does_not_count(held: PipelineConfig, asked: list[str]) -> None:
     brief = replace(held, approval_window=1e-6)
     for number in range(5):
         approval(brief, [f"a{number}", f"b{number}"]).execute(run(f"r{number}"))
@@ -123,14 +123,14 @@ def test_what_is_older_than_the_window_does_not_count(held: PipelineSpec, asked:
     assert asked == []
 
 
-def test_a_task_that_is_tried_again_counts_once(held: PipelineSpec, asked: list[str]) -> None:
+def test_a_task_that_is_tried_again_counts_once(held: PipelineConfig, asked: list[str]) -> None:
     for _ in range(3):
         approval(held, ["a", "b"]).execute(run("r1"))
 
     assert asked == []
 
 
-def test_what_the_pipeline_replays_itself_does_not_count(held: PipelineSpec, asked: list[str]) -> None:
+def test_what_the_pipeline_replays_itself_does_not_count(held: PipelineConfig, asked: list[str]) -> None:
     for number in range(3):
         approval(held, [f"a{number}", f"b{number}"]).execute(run(f"r{number}", by_hand=False))
     approval(held, ["x", "y"]).execute(run("by hand"))
@@ -139,7 +139,7 @@ def test_what_the_pipeline_replays_itself_does_not_count(held: PipelineSpec, ask
 
 
 def test_what_is_slipped_into_a_run_of_the_pipeline_that_is_cleared_counts(
-    held: PipelineSpec, asked: list[str]
+    held: PipelineConfig, asked: list[str]
 ) -> None:
     approval(held, ["a", "b"]).execute(run("r1", by_hand=False))
     approval(held, ["a", "b"]).execute(run("r1", by_hand=False, clears=1))
@@ -152,7 +152,7 @@ def test_what_is_slipped_into_a_run_of_the_pipeline_that_is_cleared_counts(
 
 
 def test_a_run_of_the_pipeline_replays_only_what_it_began_with(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
     ids, context = names(stores, failed), run("r1", by_hand=False)
@@ -165,7 +165,7 @@ def test_a_run_of_the_pipeline_replays_only_what_it_began_with(
     assert stores.failures.count()["available"] == 1
 
 
-def test_what_was_approved_leaves_room_for_others(held: PipelineSpec, asked: list[str]) -> None:
+def test_what_was_approved_leaves_room_for_others(held: PipelineConfig, asked: list[str]) -> None:
     ids, context = ["a", "b", "c"], run("r1")
     approval(held, ids).execute(context)
     answer(held, ids, context, "Approve", {"id": "2", "name": "bob"})
@@ -185,7 +185,7 @@ def test_what_was_approved_leaves_room_for_others(held: PipelineSpec, asked: lis
     ],
 )
 def test_who_asked_cannot_approve(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str], asker: str | None, responder: dict[str, str] | None
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], asker: str | None, responder: dict[str, str] | None
 ) -> None:
     ids, context = names(stores, failed), run("r1", asker)
     approval(held, ids).execute(context)
@@ -199,7 +199,7 @@ def test_who_asked_cannot_approve(
 
 
 def test_another_approves_and_is_written_down(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
     ids, context = names(stores, failed), run("r1")
@@ -217,7 +217,7 @@ def test_another_approves_and_is_written_down(
     assert one.who == "ann"
 
 
-def test_who_asked_may_reject(held: PipelineSpec, stores: PipelineStores, failed: list[str]) -> None:
+def test_who_asked_may_reject(held: PipelineConfig, stores: PipelineStores, failed: list[str]) -> None:
     ids, context = names(stores, failed), run("r1")
     approval(held, ids).execute(context)
 
@@ -227,7 +227,7 @@ def test_who_asked_may_reject(held: PipelineSpec, stores: PipelineStores, failed
 
 
 def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
     # A run that a task triggered inherits the user of the run before it.
@@ -244,7 +244,7 @@ def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody(
 
 
 def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody_also_when_it_is_cleared(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
     ids = names(stores, failed)
@@ -260,7 +260,7 @@ def test_what_the_pipeline_asked_for_itself_is_approved_by_anybody_also_when_it_
 
 
 def test_who_slips_messages_into_a_cleared_run_cannot_approve_them(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str], asked: list[str]
+    held: PipelineConfig, stores: PipelineStores, failed: list[str], asked: list[str]
 ) -> None:
     """Airflow does not tell who cleared a run: it may be the very user who approves."""
     ids = names(stores, failed)
@@ -277,7 +277,7 @@ def test_who_slips_messages_into_a_cleared_run_cannot_approve_them(
 
 
 def test_messages_that_were_slipped_in_are_not_replayed(
-    held: PipelineSpec, stores: PipelineStores, failed: list[str]
+    held: PipelineConfig, stores: PipelineStores, failed: list[str]
 ) -> None:
     ids, context = names(stores, failed), run("r1")
     approval(held, ids[:1]).execute(context)
@@ -287,7 +287,7 @@ def test_messages_that_were_slipped_in_are_not_replayed(
 
 
 def test_the_command_line_learns_the_rule_before_anything_fails(
-    held: PipelineSpec, stores: PipelineStores, pipeline: Pipeline
+    held: PipelineConfig, stores: PipelineStores, pipeline: Pipeline
 ) -> None:
     _, (message_id,) = pipeline.claimed("orders/r1", 1)
     pipeline.failed("orders/r1", message_id, "crm")
@@ -299,7 +299,7 @@ def test_the_command_line_learns_the_rule_before_anything_fails(
 
 
 def test_a_rule_is_written_down_when_it_changes(
-    held: PipelineSpec, spec: PipelineSpec, stores: PipelineStores, failed: list[str]
+    held: PipelineConfig, spec: PipelineConfig, stores: PipelineStores, failed: list[str]
 ) -> None:
     for pipeline in (held, held, replace(held, approve_replays_above=5), spec, spec):
         SelectOperator(task_id="select", pipeline=pipeline).execute(run("r1", by_hand=False, batch="first"))

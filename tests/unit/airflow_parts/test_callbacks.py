@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from airflow.serialization.serialized_objects import DagSerialization
 
-from homing.airflow import PipelineSpec, dead_letter_callback, delivery_dag
-from homing.airflow.retry_policy import MessageRetries
+from homing.airflow import PipelineConfig, dead_letter_callback, delivery_dag
+from homing.airflow.retry_policy import TaskRetryPolicy
 from homing.delivery import PipelineStores
 from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import Pipeline, waiting
 
 
-def failed_replay(spec: PipelineSpec, pipeline: Pipeline, failed: list[str], state: str | None) -> dict[str, Any]:
+def failed_replay(spec: PipelineConfig, pipeline: Pipeline, failed: list[str], state: str | None) -> dict[str, Any]:
     """The context of a replay whose last try ended, with what Airflow says of the task by now."""
     pipeline.batch("orders/replay").reclaim(failed)
     for message_id in failed:
@@ -28,7 +28,7 @@ def failed_replay(spec: PipelineSpec, pipeline: Pipeline, failed: list[str], sta
 
 @pytest.mark.parametrize("state", ["running", "failed"])
 def test_what_failed_is_dead_lettered_however_often_it_is_called(
-    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str
+    spec: PipelineConfig, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str
 ) -> None:
     context = failed_replay(spec, pipeline, failed, state)
 
@@ -41,7 +41,7 @@ def test_what_failed_is_dead_lettered_however_often_it_is_called(
 
 @pytest.mark.parametrize("state", [None, "restarting", "queued", "scheduled", "up_for_retry", "success", "deferred"])
 def test_a_try_that_somebody_cleared_dead_letters_nothing(
-    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str | None
+    spec: PipelineConfig, pipeline: Pipeline, stores: PipelineStores, failed: list[str], state: str | None
 ) -> None:
     dead_letter_callback(failed_replay(spec, pipeline, failed, state))
 
@@ -50,7 +50,7 @@ def test_a_try_that_somebody_cleared_dead_letters_nothing(
 
 
 def test_a_late_call_of_the_dag_processor_leaves_a_newer_try_alone(
-    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
+    spec: PipelineConfig, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
 ) -> None:
     context = failed_replay(spec, pipeline, failed, "running")
     del context["exception"]
@@ -61,7 +61,7 @@ def test_a_late_call_of_the_dag_processor_leaves_a_newer_try_alone(
 
 
 def test_a_try_that_a_killed_scheduler_left_behind_leaves_the_newer_one_alone(
-    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
+    spec: PipelineConfig, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
 ) -> None:
     context = failed_replay(spec, pipeline, failed, "running")
     newer = stores.ledger.open_step("orders/replay", "replay", 60)
@@ -76,7 +76,7 @@ def test_a_try_that_a_killed_scheduler_left_behind_leaves_the_newer_one_alone(
 
 
 def test_an_outage_dead_letters_nothing(
-    spec: PipelineSpec, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
+    spec: PipelineConfig, pipeline: Pipeline, stores: PipelineStores, failed: list[str]
 ) -> None:
     context = failed_replay(spec, pipeline, [], "failed")
     pipeline.batch("orders/replay").reclaim(failed)  # held, and then Spark could not run
@@ -88,7 +88,7 @@ def test_an_outage_dead_letters_nothing(
 
 
 def test_growing_delays_begin_anew_after_a_clear() -> None:
-    policy = MessageRetries(RetryPolicy(3, 2.0, multiplier=3.0, max_interval=15.0))
+    policy = TaskRetryPolicy(RetryPolicy(3, 2.0, multiplier=3.0, max_interval=15.0))
     task = {"task": SimpleNamespace(retries=3), "run_id": "r"}
 
     def delays(first: int, max_tries: int) -> list[float]:
@@ -106,4 +106,4 @@ def test_the_tasks_of_a_pipeline_with_growing_delays_survive_serialization(chain
     for dag in delivery_dag("grows", chain=chain, store=urls[0], dead_letter_store=urls[1], retry=policy):
         again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
         assert set(again.task_dict) == set(dag.task_ids)
-    assert isinstance(dag.get_task("replay").retry_policy, MessageRetries)
+    assert isinstance(dag.get_task("replay").retry_policy, TaskRetryPolicy)

@@ -13,11 +13,11 @@ from airflow.sdk import Connection
 
 from homing import open_store
 from homing.airflow import StoreHook
-from homing.airflow.hooks.connection import SCHEMES, url_of
+from homing.airflow.hooks.connection import SCHEMES, connection_url
 from homing.airflow.hooks.store import find_public_url, find_url
 from homing.airflow.provider_info import get_provider_info
-from homing.airflow.serialized_dag import is_public
 from homing.errors import ConfigurationError
+from homing.store_ref import StoreRef
 from homing.stores import check_scheme
 from tests.rabbitmq_server import RabbitMQ, remove_store
 
@@ -43,7 +43,7 @@ def connection(**fields: Any) -> Connection:
     ],
 )
 def test_the_form_becomes_a_url(fields: dict[str, Any], url: str) -> None:
-    assert url_of(connection(**fields)) == url
+    assert connection_url(connection(**fields)) == url
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_form_becomes_a_url(fields: dict[str, Any], url: str) -> None:
 )
 def test_a_form_that_names_no_store_is_refused(fields: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
-        url_of(connection(**fields))
+        connection_url(connection(**fields))
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "amqp", "servicebus", "foo"])
@@ -61,7 +61,7 @@ def test_a_password_that_is_not_escaped_is_in_no_error_of_a_task_nor_of_a_dag_fi
     """Python's own error about such a URL quotes it."""
     url = f"{scheme}://me:{password}@host/db"
 
-    assert not is_public(url)
+    assert not StoreRef(url).is_public
     with pytest.raises(ConfigurationError) as caught:
         find_url(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
@@ -72,7 +72,7 @@ def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(
     theirs = Connection(conn_id="theirs", conn_type=kind, password="sqlite:////s3cret.db?store=x")  # noqa: S106
 
     with pytest.raises(ConfigurationError, match="'theirs' is of type") as caught:
-        url_of(theirs)
+        connection_url(theirs)
 
     assert "s3cret" not in str(caught.value)
 

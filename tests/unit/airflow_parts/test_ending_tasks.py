@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowTaskTerminated, AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
-from homing.airflow import PipelineSpec, ReplayOperator
+from homing.airflow import PipelineConfig, ReplayOperator
 from homing.airflow.operators.settle import SettleOperator, SettleReplayOperator
 from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import PipelineStores
@@ -42,24 +42,26 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def spec(begun: Path, urls: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PipelineSpec]:
+def spec(
+    begun: Path, urls: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PipelineConfig]:
     (tmp_path / "hanging_chain.py").write_text(CHAIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     stores = {"store": urls[0], "dead_letter_store": urls[1]}
-    yield PipelineSpec.of("orders", chain="hanging_chain:chain", work_dir=str(tmp_path / "work"), **stores)
+    yield PipelineConfig("orders", chain="hanging_chain:chain", work_dir=str(tmp_path / "work"), **stores)
     sys.modules.pop("hanging_chain", None)
 
 
 @pytest.fixture
-def held(stores: PipelineStores, spec: PipelineSpec) -> PipelineStores:
+def held(stores: PipelineStores, spec: PipelineConfig) -> PipelineStores:
     """A run that holds one message."""
     Pipeline(stores).claimed("orders/run", 1)
     return stores
 
 
 @pytest.fixture
-def failed(stores: PipelineStores, spec: PipelineSpec) -> list[str]:
+def failed(stores: PipelineStores, spec: PipelineConfig) -> list[str]:
     """A message that waits for its replay."""
     pipeline = Pipeline(stores)
     batch, ids = pipeline.claimed("first", 1)
@@ -97,7 +99,7 @@ def crashes(stores: PipelineStores) -> set[int]:
 
 
 def test_a_job_whose_time_is_up_is_ended_and_blames_no_message(
-    held: PipelineStores, spec: PipelineSpec, begun: Path, on_alarm: None
+    held: PipelineStores, spec: PipelineConfig, begun: Path, on_alarm: None
 ) -> None:
     operator = DeliverOperator(task_id="lake", pipeline=spec, flow="lake")
     once_begun(begun, signal.SIGALRM)
@@ -113,7 +115,7 @@ def test_a_job_whose_time_is_up_is_ended_and_blames_no_message(
 
 
 def test_a_replay_in_the_task_whose_time_is_up_dead_letters_no_innocent(
-    failed: list[str], stores: PipelineStores, spec: PipelineSpec, begun: Path, on_alarm: None
+    failed: list[str], stores: PipelineStores, spec: PipelineConfig, begun: Path, on_alarm: None
 ) -> None:
     operator = ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=10)
     once_begun(begun, signal.SIGALRM)
@@ -126,7 +128,7 @@ def test_a_replay_in_the_task_whose_time_is_up_dead_letters_no_innocent(
 
 
 def test_a_replay_in_the_task_that_somebody_ends_ends_and_dead_letters_no_innocent(
-    failed: list[str], stores: PipelineStores, spec: PipelineSpec, begun: Path
+    failed: list[str], stores: PipelineStores, spec: PipelineConfig, begun: Path
 ) -> None:
     operator = ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=10)
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing import HandlerChain, MessageContext, destination
 from homing.airflow import (
-    PipelineSpec,
+    PipelineConfig,
     ReconcileOperator,
     ReplayOperator,
     SettleOperator,
@@ -19,6 +19,7 @@ from homing.airflow import (
     listener_dag,
 )
 from homing.airflow.operators.settle import finish_replay
+from homing.airflow.pipeline_config import PipelineAddress
 from homing.delivery import PipelineStores
 from homing.ledger import DROPPED, SOURCE_FLOW, Entry
 from tests.unit.airflow_parts.conftest import context
@@ -34,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_a_batch_is_counted_from_its_arrival_to_its_end(
-    spec: PipelineSpec, pipeline: Pipeline, urls: tuple[str, str], counted: Counter[str]
+    spec: PipelineConfig, pipeline: Pipeline, urls: tuple[str, str], counted: Counter[str]
 ) -> None:
     send = StoreMessagesOperator(task_id="send", store=urls[0], contents=[1, 2, 3, 4])
     delivered, dropped, failed, _ = send.execute(context())
@@ -62,7 +63,7 @@ def test_a_batch_is_counted_from_its_arrival_to_its_end(
 
 
 def test_what_a_replay_delivered_is_counted_although_others_still_fail(
-    spec: PipelineSpec, failed: list[str], pipeline: Pipeline, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], pipeline: Pipeline, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.batch("orders/replay").reclaim(failed)
     pipeline.delivered("orders/replay", failed[0], "crm", batch_id="first")  # by a try that was killed right after
@@ -78,7 +79,7 @@ def test_what_a_replay_delivered_is_counted_although_others_still_fail(
 
 
 def test_what_was_delivered_and_not_yet_acknowledged_is_counted_by_whoever_acknowledges_it(
-    spec: PipelineSpec, failed: list[str], pipeline: Pipeline, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], pipeline: Pipeline, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any) -> None:
         pipeline.delivered("orders/replay", failed[0], "crm", batch_id="first")
@@ -115,7 +116,7 @@ def test_a_listener_without_spark_is_counted_too(urls: tuple[str, str], counted:
 
 
 def test_a_backend_that_fails_stops_nothing(
-    spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*arguments: Any, **more: Any) -> None:
         raise RuntimeError("no metrics today")
@@ -137,13 +138,15 @@ def test_the_reconciler_shows_the_lag_of_each_destination(
     )
 
     ReconcileOperator(
-        task_id="x", name="orders", chain=chain, store=urls[0], dead_letter_store=urls[1], after=300
+        task_id="x",
+        pipeline=PipelineAddress("orders", chain=chain, store=urls[0], dead_letter_store=urls[1]),
+        after=300,
     ).execute(context())
 
     assert (gauges["homing.lag", "crm"], gauges["homing.lag", "lake"]) == (3, 0)
 
 
-def test_what_settling_did_is_said_in_one_sentence(spec: PipelineSpec, pipeline: Pipeline) -> None:
+def test_what_settling_did_is_said_in_one_sentence(spec: PipelineConfig, pipeline: Pipeline) -> None:
     _, (message_id,) = pipeline.claimed("orders/run", 1)
     pipeline.delivered("orders/run", message_id, "lake", "crm")
 

@@ -18,14 +18,14 @@ from sqlalchemy.orm import Session
 
 from homing.airflow import (
     DeliverOperator,
-    PipelineSpec,
+    PipelineConfig,
     ProcessOperator,
     SettleOperator,
     StoreSensor,
     delivery_dag,
 )
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
-from homing.airflow.serialized_dag import FIELD, PipelineReference, describe, pipeline_of
+from homing.airflow.serialized_dag import FIELD, PipelineReference, pipeline_of, serialized_pipeline
 from homing.airflow.task_notes import on_dag_run_failed, on_dag_run_success, show_messages
 from homing.airflow.xcoms import IDS, NOTE, read_column
 from homing.delivery import PipelineStores
@@ -56,7 +56,7 @@ def test_a_task_links_to_its_messages_by_what_airflow_knows_it_by() -> None:
 
 
 @pytest.mark.usefixtures("base_url")
-def test_a_settlement_links_to_the_replay_it_asked_for(spec: PipelineSpec, pipeline: Pipeline) -> None:
+def test_a_settlement_links_to_the_replay_it_asked_for(spec: PipelineConfig, pipeline: Pipeline) -> None:
     settle = SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay")
     assert ReplayLink().get_link(settle, ti_key=RUN) == ""
     _, (message_id,) = pipeline.claimed("orders/run", 1)
@@ -70,7 +70,7 @@ def test_a_settlement_links_to_the_replay_it_asked_for(spec: PipelineSpec, pipel
     assert ReplayLink().get_link(settle, ti_key=RUN) == "https://airflow.example/prod/dags/orders_replay/runs/run.2"
 
 
-def submit(spec: PipelineSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ProcessOperator, FakeTask]:
+def submit(spec: PipelineConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ProcessOperator, FakeTask]:
     """Runs `process` with a spark-submit that says what our application says."""
     binary = folder / "spark-submit"
     binary.write_text(
@@ -87,7 +87,7 @@ def submit(spec: PipelineSpec, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_link_to_spark_leads_to_its_ui_while_the_job_runs_and_then_to_the_history_server(
-    spec: PipelineSpec, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.claimed("orders/run", 1)
 
@@ -100,7 +100,7 @@ def test_the_link_to_spark_leads_to_its_ui_while_the_job_runs_and_then_to_the_hi
 
 
 def test_a_link_that_cannot_be_stored_leaves_the_job_alone(
-    spec: PipelineSpec, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.claimed("orders/run", 1)
     store = FakeTask.xcom_push
@@ -125,16 +125,16 @@ def test_spark_tasks_have_both_links(kind: Any) -> None:
 # -- messages --------------------------------------------------------------------------------------------------
 
 
-def named(spec: PipelineSpec, store: str, dead_letter_store: str) -> PipelineSpec:
+def named(spec: PipelineConfig, store: str, dead_letter_store: str) -> PipelineConfig:
     return replace(spec, store=store, dead_letter_store=dead_letter_store)
 
 
-def test_the_dag_names_the_stores_by_connection_or_file_and_never_a_secret(spec: PipelineSpec) -> None:
-    by_connection = describe(named(spec, "shop", "bus?queue=dead"))
-    by_secret = describe(named(spec, "postgresql://u:s3cret@host/db?store=orders", "env:SHOP_DEAD"))
+def test_the_dag_names_the_stores_by_connection_or_file_and_never_a_secret(spec: PipelineConfig) -> None:
+    by_connection = serialized_pipeline(named(spec, "shop", "bus?queue=dead"))
+    by_secret = serialized_pipeline(named(spec, "postgresql://u:s3cret@host/db?store=orders", "env:SHOP_DEAD"))
 
     assert (by_connection or {})["store"] == "shop"
-    assert (describe(spec) or {})["store"] == spec.store
+    assert (serialized_pipeline(spec) or {})["store"] == spec.store
     assert by_secret == {"flows": list(FLOWS), "store": None, "dead_letter_store": None, "group": ""}
 
 
@@ -172,7 +172,7 @@ def test_what_airflow_serializes_of_a_pipeline_says_which_stores_each_task_has(
     assert said == {PipelineReference(tuple(FLOWS), urls[0], "shop_dead")}
 
 
-def test_a_replay_leaves_the_ids_it_is_about_and_no_store(spec: PipelineSpec) -> None:
+def test_a_replay_leaves_the_ids_it_is_about_and_no_store(spec: PipelineConfig) -> None:
     batch, replay = FakeTask(), FakeTask()
 
     show_messages(SimpleNamespace(pipeline=spec), batch.context)
@@ -212,7 +212,7 @@ def test_the_stories_of_a_batch_tell_of_every_message_how_it_ended(
 
 
 def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(
-    spec: PipelineSpec,
+    spec: PipelineConfig,
     pipeline: Pipeline,
     mixed: dict[str, str],
     urls: tuple[str, str],
@@ -315,7 +315,7 @@ def test_the_page_that_the_plugin_mounts_asks_for_a_login() -> None:
 # -- notes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_task_leaves_the_sentence_that_becomes_its_note(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_a_task_leaves_the_sentence_that_becomes_its_note(spec: PipelineConfig, stores: PipelineStores) -> None:
     stores.store.store(1)
     task = FakeTask()
 

@@ -11,6 +11,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing.airflow import ReconcileOperator, reconcile_dag
+from homing.airflow.pipeline_config import PipelineAddress
 from homing.delivery import Batch, PipelineStores, Settlement, keep_books
 from homing.errors import ConfigurationError, StoreError
 from tests.unit.airflow_parts.conftest import FakeTask
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("chain")
 
 def reconcile(urls: tuple[str, str], chain: str = "parts_chain:chain") -> None:
     operator = ReconcileOperator(
-        task_id="orders", name="orders", chain=chain, store=urls[0], dead_letter_store=urls[1], after=300.0
+        task_id="orders",
+        pipeline=PipelineAddress("orders", chain=chain, store=urls[0], dead_letter_store=urls[1]),
+        after=300.0,
     )
     operator.execute(FakeTask("tick", dag_id="homing_reconcile").context)
 
@@ -151,5 +154,5 @@ def test_the_safety_net_of_the_worked_example_sweeps_its_pipeline(monkeypatch: p
     swept = bag.dags["homing_reconcile"].get_task("orders")
 
     for name in ("chain", "store", "dead_letter_store"):
-        assert getattr(swept, name) == getattr(pipeline, name)
-    assert bag.dags["orders"].get_task("settle").replay_dag_id == f"{swept.pipeline_name}_replay"
+        assert getattr(swept.pipeline, name) == getattr(pipeline, name)
+    assert bag.dags["orders"].get_task("settle").replay_dag_id == swept.pipeline.replay_dag_id

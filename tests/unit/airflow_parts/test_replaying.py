@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
-from homing.airflow import PipelineSpec, ReplayOperator, SelectOperator, SettleOperator
+from homing.airflow import PipelineConfig, ReplayOperator, SelectOperator, SettleOperator
 from homing.airflow.operators.select import ApproveReplayOperator, read_selection, replay_params
 from homing.airflow.operators.settle import SettleReplayOperator
 from homing.delivery import PipelineStores, keep_books
@@ -28,7 +28,7 @@ from tests.unit.airflow_parts.conftest import FakeTask, context
 from tests.unit.delivery.conftest import FLOWS, Pipeline, names, waiting
 
 
-def select(spec: PipelineSpec, **params: Any) -> list[str]:
+def select(spec: PipelineConfig, **params: Any) -> list[str]:
     return SelectOperator(task_id="select", pipeline=spec).execute(FakeTask(**params).context)
 
 
@@ -43,13 +43,13 @@ def select(spec: PipelineSpec, **params: Any) -> list[str]:
     ],
 )
 def test_the_form_selects(
-    spec: PipelineSpec, stores: PipelineStores, failed: list[str], params: dict[str, Any]
+    spec: PipelineConfig, stores: PipelineStores, failed: list[str], params: dict[str, Any]
 ) -> None:
     assert sorted(select(spec, **params)) == names(stores, failed)
 
 
 def test_a_run_that_is_cleared_selects_what_it_selected_before(
-    spec: PipelineSpec, stores: PipelineStores, failed: list[str], pipeline: Pipeline
+    spec: PipelineConfig, stores: PipelineStores, failed: list[str], pipeline: Pipeline
 ) -> None:
     task = FakeTask(destination="crm", since="PT1H")
     task.context["dag_run"].run_after = datetime.now(timezone.utc)
@@ -69,18 +69,18 @@ def test_times_are_told_from_when_the_run_was_asked_for() -> None:
     assert read_selection({"batch": "first"}, asked).until is None
 
 
-def test_ids_and_a_limit_narrow_it_down(spec: PipelineSpec, stores: PipelineStores, failed: list[str]) -> None:
+def test_ids_and_a_limit_narrow_it_down(spec: PipelineConfig, stores: PipelineStores, failed: list[str]) -> None:
     assert select(spec, ids=failed[:1]) == names(stores, failed[:1])
     assert len(select(spec, batch="first", limit=2)) == 2
 
 
 @pytest.mark.parametrize("params", [{"destination": "lake"}, {"error_group": "crm: KeyError"}, {"until": "PT1H"}])
-def test_nothing_that_fits_is_nothing_to_replay(spec: PipelineSpec, failed: list[str], params: Any) -> None:
+def test_nothing_that_fits_is_nothing_to_replay(spec: PipelineConfig, failed: list[str], params: Any) -> None:
     with pytest.raises(AirflowSkipException, match="nothing is left"):
         select(spec, **params)
 
 
-def test_what_nobody_knows_fails_without_a_retry(spec: PipelineSpec, failed: list[str]) -> None:
+def test_what_nobody_knows_fails_without_a_retry(spec: PipelineConfig, failed: list[str]) -> None:
     with pytest.raises(AirflowFailException, match="message nobody"):
         select(spec, ids=["nobody"])
     with pytest.raises(AirflowFailException, match="batch no such batch"):
@@ -102,7 +102,7 @@ def test_every_field_of_the_form_is_one_that_is_read_and_its_defaults_fit_its_sc
 
 
 def test_a_dry_run_says_per_error_group_what_would_happen_and_delivers_nothing(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores
 ) -> None:
     task = FakeTask(batch="first", dry_run=True)
 
@@ -113,12 +113,12 @@ def test_a_dry_run_says_per_error_group_what_would_happen_and_delivers_nothing(
     assert stores.failures.count()["available"] == 3
 
 
-def replay(spec: PipelineSpec, run_id: str, ids: list[str]) -> None:
+def replay(spec: PipelineConfig, run_id: str, ids: list[str]) -> None:
     ReplayOperator(task_id="replay", pipeline=spec, ids=ids, rate=1000).execute(context(run_id))
 
 
 def test_a_replay_acts_on_what_was_selected_and_not_on_what_failed_since(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = select(spec, error_group="crm: ValueError")
     batch, (later,) = pipeline.claimed("second", 4)
@@ -134,7 +134,7 @@ def test_a_replay_acts_on_what_was_selected_and_not_on_what_failed_since(
 
 
 def test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores
 ) -> None:
     for _ in range(2):
         with pytest.raises(AirflowException, match="3 messages still fail"):
@@ -146,7 +146,7 @@ def test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(
 
 
 def test_clearing_the_replay_takes_up_the_dead_letters(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(spec, failed, stores)
     monkeypatch.setenv("CRM", "up")
@@ -158,7 +158,7 @@ def test_clearing_the_replay_takes_up_the_dead_letters(
 
 
 def test_a_rate_goes_to_spark_where_handlers_take_dataframes(
-    spec: PipelineSpec, failed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "from homing import HandlerChain, destination\n@destination(dataframe=True)\ndef lake(messages): ...\n"
     (tmp_path / "frames_chain.py").write_text(f"{code}chain = HandlerChain('frames', destinations_flow=[lake])\n")
@@ -183,7 +183,7 @@ def test_a_rate_goes_to_spark_where_handlers_take_dataframes(
     ],
 )
 def test_a_batch_is_held_until_its_next_try(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores, retry: RetryPolicy, hold: float
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores, retry: RetryPolicy, hold: float
 ) -> None:
     patient = replace(spec, retry=retry)
     with pytest.raises(AirflowException, match="still fail"):
@@ -197,7 +197,7 @@ def test_a_batch_is_held_until_its_next_try(
 
 @pytest.mark.parametrize("rate", ["nan", float("inf"), 1e-320, -1, "1; drop", [1], "9" * 5_000])
 def test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores, rate: Any
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores, rate: Any
 ) -> None:
     with pytest.raises(AirflowFailException, match="rate is a number of messages per second"):
         ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=rate).execute(context("replay"))
@@ -206,7 +206,7 @@ def test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held(
 
 
 def test_only_a_large_replay_needs_an_approval_and_is_described_as_the_stores_have_it(
-    spec: PipelineSpec, failed: list[str], monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
@@ -230,7 +230,7 @@ def test_only_a_large_replay_needs_an_approval_and_is_described_as_the_stores_ha
 
 
 @pytest.fixture
-def asking(spec: PipelineSpec, failed: list[str], stores: PipelineStores) -> ApproveReplayOperator:
+def asking(spec: PipelineConfig, failed: list[str], stores: PipelineStores) -> ApproveReplayOperator:
     """A replay of what nobody has replayed for long, which waits for an answer."""
     with stores.store._database._engine.begin() as connection:
         connection.execute(sa.text("update homing_orders_failures set time_next = 1"))
@@ -252,7 +252,7 @@ def answer(approve: ApproveReplayOperator, option: str) -> None:
 
 def test_what_waits_for_an_answer_is_not_replayed_meanwhile_but_after_it(
     asking: ApproveReplayOperator,
-    spec: PipelineSpec,
+    spec: PipelineConfig,
     failed: list[str],
     stores: PipelineStores,
     monkeypatch: pytest.MonkeyPatch,
@@ -268,7 +268,7 @@ def test_what_waits_for_an_answer_is_not_replayed_meanwhile_but_after_it(
 
 def test_what_was_refused_is_left_to_people(
     asking: ApproveReplayOperator,
-    spec: PipelineSpec,
+    spec: PipelineConfig,
     failed: list[str],
     stores: PipelineStores,
     monkeypatch: pytest.MonkeyPatch,
@@ -283,7 +283,7 @@ def test_what_was_refused_is_left_to_people(
 
 
 def test_settling_often_asks_for_one_replay_of_what_was_left_over(
-    spec: PipelineSpec, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, failed: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     with stores.store._database._engine.begin() as connection:
@@ -298,7 +298,7 @@ def test_settling_often_asks_for_one_replay_of_what_was_left_over(
     assert runs == {"left_over.6000000"}
 
 
-def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipeline: Pipeline) -> None:
+def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineConfig, pipeline: Pipeline) -> None:
     _, (message_id,) = pipeline.claimed("orders/run", 1)
     pipeline.failed("orders/run", message_id, "crm")
 
@@ -312,7 +312,7 @@ def test_settling_asks_for_one_replay_of_what_failed(spec: PipelineSpec, pipelin
         assert asked.value.note.startswith("Replays 1 messages of batch orders/run: ")
 
 
-def test_no_url_of_a_server_is_among_what_airflow_renders(spec: PipelineSpec) -> None:
+def test_no_url_of_a_server_is_among_what_airflow_renders(spec: PipelineConfig) -> None:
     secret = replace(spec, store="postgresql://u:s3cret@host/db?store=orders")
     operator = ReplayOperator(task_id="replay", pipeline=secret, ids=["a"])
 

@@ -7,24 +7,25 @@ import time
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from homing import Message, open_store
-from homing.airflow import PipelineSpec, StoreEventTrigger, StoreSensor, StoreTrigger
+from homing.airflow import PipelineConfig, StoreEventTrigger, StoreSensor, StoreTrigger
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError, StoreUnavailableError, UnsupportedError
 from homing.stores.sql import SqlStore
 from tests.servicebus.broker import Settings
 from tests.servicebus.server import ServiceBusServer
-from tests.unit.airflow_parts.conftest import context
+from tests.unit.airflow_parts.conftest import FakeTask, context
 from tests.unit.delivery.conftest import Pipeline
 
 
 def test_it_claims_at_once_what_is_due_and_a_retry_finds_the_same_batch(
-    spec: PipelineSpec, stores: PipelineStores
+    spec: PipelineConfig, stores: PipelineStores
 ) -> None:
     stores.store.store_many([1, 2])
     sensor = StoreSensor(task_id="listen", pipeline=spec)
@@ -36,16 +37,16 @@ def test_it_claims_at_once_what_is_due_and_a_retry_finds_the_same_batch(
     assert sensor.execute(context()) == claimed
 
 
-def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_it_waits_in_the_triggerer_when_nothing_is_due(spec: PipelineConfig, stores: PipelineStores) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         StoreSensor(task_id="listen", pipeline=spec).execute(context())
 
     _, arguments = deferred.value.trigger.serialize()
     named = {"store": spec.store, "give_way_to": "orders", "source": None}
-    assert arguments == {**named, "polling_interval": 1.0, "pipeline": True}
+    assert arguments == {**named, "polling_interval": 1.0, "pipeline": True, "partitions": None}
 
 
-def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineConfig, stores: PipelineStores) -> None:
     many = context()
     many["dag"].max_active_runs = 16
 
@@ -57,7 +58,7 @@ def test_it_gives_way_only_where_it_holds_the_only_place(spec: PipelineSpec, sto
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
-def test_in_the_other_modes_a_poke_claims(spec: PipelineSpec, stores: PipelineStores, mode: str) -> None:
+def test_in_the_other_modes_a_poke_claims(spec: PipelineConfig, stores: PipelineStores, mode: str) -> None:
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, polling_interval=7.0), mode=mode)
     assert (sensor.deferrable, sensor.poke_interval) == (False, 7.0)
     assert not sensor.poke(context()).is_done
@@ -68,7 +69,7 @@ def test_in_the_other_modes_a_poke_claims(spec: PipelineSpec, stores: PipelineSt
     assert (done.is_done, done.xcom_value) == (True, {"batch": "orders/run", "messages": 1})
 
 
-def test_a_run_whose_batch_is_complete_is_skipped(spec: PipelineSpec, pipeline: Pipeline) -> None:
+def test_a_run_whose_batch_is_complete_is_skipped(spec: PipelineConfig, pipeline: Pipeline) -> None:
     batch, (message_id,) = pipeline.claimed("orders/run", 1)
     pipeline.delivered("orders/run", message_id, "lake", "crm")
     batch.settle()
@@ -105,13 +106,50 @@ def test_a_store_whose_leases_end_with_the_task_is_refused() -> None:
         StoreSensor(task_id="listen", store="memory://sensor").execute(context())
 
 
-def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_two_task_groups_of_one_run_have_a_batch_each(spec: PipelineConfig, stores: PipelineStores) -> None:
     stores.store.store_many([1, 2])
     one, two = (
         StoreSensor(task_id=group, pipeline=replace(spec, group=group, batch_size=1)) for group in ("one", "two")
     )
 
     assert [sensor.execute(context())["batch"] for sensor in (one, two)] == ["orders/run/one", "orders/run/two"]
+
+
+def test_two_pipelines_share_a_store_out_by_partition(chain: str, urls: tuple[str, str], tmp_path: Path) -> None:
+    url = f"{urls[0]}&partitions=4"
+    stores = {"store": url, "dead_letter_store": urls[1]}
+    even, odd = (
+        PipelineConfig(name, chain=chain, **stores, partitions=numbers, work_dir=str(tmp_path / name))
+        for name, numbers in (("even", {0, 2}), ("odd", {1, 3}))
+    )
+    with open_store(url) as store:
+        store.store_many(range(40))
+        claimed = [
+            StoreSensor(task_id="listen", pipeline=each).execute(FakeTask("run", dag_id=each.name).context)["messages"]
+            for each in (even, odd)
+        ]
+
+        assert sum(claimed) == 40
+        assert all(claimed)
+        assert not store.has_due()
+        store.store(Message("mine", 1, partition_key="key"))
+        mine, other = (even, odd) if store.has_due(partitions=[0, 2]) else (odd, even)
+    with pytest.raises(TaskDeferred) as deferred:
+        StoreSensor(task_id="listen", pipeline=other).execute(FakeTask("next", dag_id=other.name).context)
+    assert deferred.value.trigger.partitions == list(other.partitions or ())
+    assert asyncio.run(first_event(StoreTrigger(url, 0.05, partitions=mine.partitions))) == {"give_way": False}
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(first_event(StoreTrigger(url, 0.05, partitions=other.partitions), within=1))
+
+
+@pytest.mark.parametrize(
+    ("url", "error"), [("{}&partitions=2", "has no partitions"), ("{}", "was opened with partitions=0")]
+)
+def test_partitions_that_the_store_of_a_pipeline_does_not_have_are_refused(
+    chain: str, urls: tuple[str, str], url: str, error: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        PipelineConfig("x", chain=chain, store=url.format(urls[0]), dead_letter_store=urls[1], partitions=[2])
 
 
 @pytest.fixture(params=["rabbitmq", "servicebus"])
@@ -125,7 +163,7 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.services
 def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
-    spec: PipelineSpec, stores: PipelineStores, broker_url: str
+    spec: PipelineConfig, stores: PipelineStores, broker_url: str
 ) -> None:
     with open_store(broker_url) as broker:
         assert broker.has_due() is False
@@ -140,7 +178,7 @@ def test_what_a_broker_holds_is_seen_taken_in_and_acknowledged_there(
         assert broker.has_due() is False
 
 
-def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_a_run_that_is_cleared_takes_nothing_in(spec: PipelineConfig, stores: PipelineStores) -> None:
     url = f"memory://{uuid.uuid4().hex}"
     stores.store.store(1)
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source=url))
@@ -165,7 +203,7 @@ def test_what_is_due_behind_many_that_are_not_is_seen(servicebus: ServiceBusServ
         assert broker.has_due() is True
 
 
-def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec, stores: PipelineStores) -> None:
+def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineConfig, stores: PipelineStores) -> None:
     stores.store.store(1)
     sensor = StoreSensor(task_id="listen", pipeline=replace(spec, source="amqp://127.0.0.1:1/?store=orders"))
 
@@ -173,7 +211,7 @@ def test_a_broker_that_is_away_holds_up_nothing_that_is_here(spec: PipelineSpec,
 
 
 def test_a_store_that_takes_nothing_is_not_taken_for_a_broker_that_is_away(
-    spec: PipelineSpec, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
+    spec: PipelineConfig, stores: PipelineStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_only(_: object) -> None:
         raise StoreUnavailableError("cannot write to store 'orders': it is read-only")
@@ -277,7 +315,11 @@ def test_a_store_that_cannot_be_asked_is_tried_now_and_then(
 
 
 @pytest.mark.parametrize(
-    "trigger", [StoreTrigger("orders", 2.0, "dag", "queue", pipeline=True), StoreEventTrigger("orders", 2.0, 30.0)]
+    "trigger",
+    [
+        StoreTrigger("orders", 2.0, "dag", "queue", pipeline=True, partitions=(0, 2)),
+        StoreEventTrigger("orders", 2.0, 30.0),
+    ],
 )
 def test_a_trigger_comes_back_from_its_serialized_form(trigger: Any) -> None:
     path, arguments = trigger.serialize()

@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from homing.airflow import PipelineSpec
+from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import Batch, open_pipeline_stores
 from homing.spark.submit.secrets import STORES_FILE, read_stores_file
@@ -65,7 +65,7 @@ def submit(
         master: str, mode: str | None = None, work_dir: str = "hdfs:///work", spark_above: int = 200, **conf: str
     ) -> dict[str, Any]:
         stores = {"store": "env:ORDERS", "dead_letter_store": "env:ORDERS_DEAD"}
-        spec = PipelineSpec.of("orders", chain=chain, work_dir=work_dir, spark_above=spark_above, **stores)
+        spec = PipelineConfig("orders", chain=chain, work_dir=work_dir, spark_above=spark_above, **stores)
         connection = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": mode} if mode else {}}
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
         with open_pipeline_stores(*secrets) as opened:

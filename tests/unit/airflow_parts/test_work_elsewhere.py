@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from homing.airflow import PipelineSpec, StoreSensor
+from homing.airflow import PipelineConfig, StoreSensor
 from homing.airflow.operators.settle import SettleOperator
 from homing.delivery import PipelineStores
 from homing.errors import WorkDirError
@@ -15,13 +15,13 @@ from tests.unit.delivery.conftest import Pipeline
 
 
 @pytest.fixture
-def elsewhere(spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> PipelineSpec:
+def elsewhere(spec: PipelineConfig, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
     monkeypatch.setenv("PATH", "/nowhere")  # without Spark there is no way to any
     monkeypatch.delenv("SPARK_HOME", raising=False)
     return replace(spec, work_dir="hdfs://nodes/work")
 
 
-def test_nothing_is_claimed_for_it(elsewhere: PipelineSpec, stores: PipelineStores) -> None:
+def test_nothing_is_claimed_for_it(elsewhere: PipelineConfig, stores: PipelineStores) -> None:
     stores.store.store("order")
     with pytest.raises(WorkDirError, match="spark-class"):
         StoreSensor(task_id="listen", pipeline=elsewhere).execute(context())
@@ -29,7 +29,7 @@ def test_nothing_is_claimed_for_it(elsewhere: PipelineSpec, stores: PipelineStor
 
 
 def test_its_messages_are_settled_all_the_same(
-    elsewhere: PipelineSpec, stores: PipelineStores, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+    elsewhere: PipelineConfig, stores: PipelineStores, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, ids = pipeline.claimed("orders/run", "order")
     for flow in elsewhere.flows:

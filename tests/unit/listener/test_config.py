@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from homing import ListenerConfig, RetryPolicy, StoreListener
-from homing.errors import ConfigurationError
+from homing import ListenerConfig, RetryPolicy, StoreListener, open_store
+from homing.errors import ConfigurationError, UnsupportedError
+from tests.unit.listener.conftest import PlainStore
 
 
 def test_defaults_are_those_of_the_specification() -> None:
@@ -96,3 +100,33 @@ def test_what_is_no_store_is_refused(plain: Any) -> None:
 def test_store_cannot_be_its_own_dead_letter_store(plain: Any) -> None:
     with pytest.raises(ConfigurationError, match="own dead-letter store"):
         StoreListener(plain, ListenerConfig(dead_letter_store=plain))
+
+
+@pytest.mark.parametrize("partitions", [[], [-1], [True], "01", 3, [0.5]])
+def test_partitions_that_cannot_be_are_refused(partitions: Any) -> None:
+    with pytest.raises(ConfigurationError, match="partitions must be at least one integer >= 0"):
+        ListenerConfig(partitions=partitions)
+
+
+def test_partitions_are_refused_where_the_store_has_none() -> None:
+    with pytest.raises(UnsupportedError, match=r"'partitions'.*memory, sql"):
+        StoreListener(PlainStore(), ListenerConfig(partitions={0}))
+    with pytest.raises(ConfigurationError, match="has no partitions"):
+        StoreListener(open_store("memory://cut?partitions=2"), ListenerConfig(partitions={2}))
+
+
+@pytest.mark.parametrize("url", ["memory://shared_out?partitions=4", "sqlite:///{}/x.db?store=shared_out&partitions=4"])
+def test_two_listeners_share_a_store_out_by_partition(tmp_path: Path, url: str, until: Callable[..., None]) -> None:
+    seen: dict[str, list[int]] = {"even": [], "odd": []}
+    with open_store(url.format(tmp_path)) as store, ExitStack() as running:
+        store.store_many(range(40))
+        for name, partitions in (("even", {0, 2}), ("odd", {1, 3})):
+            config = ListenerConfig(partitions=partitions, polling_interval=0.02)
+            listener = running.enter_context(StoreListener(store, config))
+            listener.attach(seen[name].append)
+            listener.start()
+        store.store_many(range(40, 80))
+        until(lambda: store.count()["acknowledged"] == 80)
+
+    assert sorted(seen["even"] + seen["odd"]) == list(range(80))
+    assert all(seen.values())

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
 from homing.airflow.dags.delivery_dag import START
-from homing.airflow.hooks.store import find_url, is_url
+from homing.airflow.dags.options import has_options_of, split_options
+from homing.airflow.hooks.store import find_url
 from homing.airflow.task_notes import note
 from homing.airflow.triggers.store import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
-from homing.retry import RetryPolicy
+from homing.store_ref import URL, StoreRef
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -28,8 +29,8 @@ LONGEST_RUN = 600.0
 class Listening:
     """What a task listens to, with the settings of a ListenerConfig; stores by URL, `env:NAME` or connection id."""
 
-    store: str
-    dead_letter_store: str | None
+    store: str = field(repr=False)
+    dead_letter_store: str | None = field(repr=False)
     config: ListenerConfig
 
 
@@ -48,15 +49,16 @@ class ListenOperator(BaseOperator):
         with open_store(find_url(self.listening.store)) as store:
             if isinstance(store, SqlStore):
                 metrics.oldest_age(store)
-            due = store.has_due()
+            due = store.has_due(**self.listening.config.share)
             if due or (due is None and event):
                 counted = self._listen(store)
                 sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
                 note(self, context, f"Store {store.name}: {sums}.")
                 return counted
         self.log.info("nothing is due in store %s: listening", store.name)
-        interval = self.listening.config.polling_seconds
-        return self.defer(trigger=StoreTrigger(self.listening.store, interval), method_name="execute")  # type: ignore[func-returns-value]
+        config = self.listening.config
+        trigger = StoreTrigger(self.listening.store, config.polling_seconds, partitions=config.partitions)
+        return self.defer(trigger=trigger, method_name="execute")  # type: ignore[func-returns-value]
 
     def _listen(self, store: Any) -> dict[str, int]:
         if self.listening.dead_letter_store is None:
@@ -69,7 +71,7 @@ class ListenOperator(BaseOperator):
         listener.attach(self.on_message)
         listener.start()
         try:
-            _wait_until_idle(listener, store, config.polling_seconds)
+            _wait_until_idle(listener, store, config)
         finally:
             listener.graceful_stop()
         found = listener.metrics()
@@ -79,48 +81,33 @@ class ListenOperator(BaseOperator):
         return counted
 
 
-def _wait_until_idle(listener: StoreListener, store: Any, interval: float) -> None:
+def _wait_until_idle(listener: StoreListener, store: Any, config: ListenerConfig) -> None:
     """Returns when nothing is due and nothing in flight, twice in a row; or after a long while."""
     ends, quiet = time.monotonic() + LONGEST_RUN, 0
     while quiet < 2 and time.monotonic() < ends:  # noqa: PLR2004
-        time.sleep(min(interval, 1.0) / 2)
+        time.sleep(min(config.polling_seconds, 1.0) / 2)
         try:
-            busy = listener.metrics().in_flight > 0 or store.has_due()
+            busy = listener.metrics().in_flight > 0 or store.has_due(**config.share)
         except HomingError:
             return  # the store is away: the next run waits for it
         quiet = 0 if busy else quiet + 1
 
 
+@has_options_of(ListenerConfig)
 def listener_dag(
-    name: str,
-    *,
-    store: str,
-    on_message: Callable[..., Any] | Any,
-    dead_letter_store: str | None = None,
-    polling_interval: float = 1.0,
-    max_retries: int = 3,
-    retry_interval: float = 1.0,
-    ack_with_failure_after_max_retries: bool | None = None,
-    drop_message_after_max_retries: bool | None = None,
-    retry: RetryPolicy | None = None,
-    concurrency: int = 1,
-    batch_size: int = 100,
-    lease: float = 30.0,
-    max_handling_time: float = 900.0,
-    **dag_arguments: Any,
+    name: str, *, store: str, on_message: Callable[..., Any] | Any, dead_letter_store: str | None = None, **options: Any
 ) -> DAG:
     """Makes the DAG `<name>`: `on_message`, a function or an object with that method, gets every message of `store`.
 
-    The other arguments are those of ListenerConfig, with its defaults; stores are URLs, `env:NAME` or ids of Airflow
-    connections. Opens no store.
+    Its options are the fields of ListenerConfig, where each is explained; all others are arguments of DAG. Stores are
+    URLs, `env:NAME` or ids of Airflow connections. Opens no store.
     """
-    if taken := {"dag_id", "schedule", "max_active_runs"} & dag_arguments.keys():
+    if taken := {"dag_id", "schedule", "max_active_runs"} & options.keys():
         raise ConfigurationError(f"listener_dag({name!r}) sets {', '.join(sorted(taken))} itself")
-    for reference in (store, *([dead_letter_store] if dead_letter_store is not None else [])):
-        if is_url(reference) and not reference.startswith("env:"):
+    for reference in map(StoreRef, filter(None, (store, dead_letter_store))):
+        if reference.kind == URL:
             open_store(reference).close()  # connects to nothing, and finds fault with names and options
-    given = locals()
-    settings = {field.name: given[field.name] for field in fields(ListenerConfig) if field.name != "dead_letter_store"}
+    settings, dag_arguments = split_options(ListenerConfig, options)
     listening = Listening(store, dead_letter_store, ListenerConfig(**settings))
     common = {"catchup": False, "start_date": START, "tags": ["homing"], **dag_arguments}
     with DAG(name, schedule="@continuous", max_active_runs=1, **common) as dag:

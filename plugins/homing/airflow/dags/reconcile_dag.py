@@ -15,8 +15,8 @@ from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
 from homing.airflow.dags.delivery_dag import START
-from homing.airflow.hooks.store import find_url
 from homing.airflow.operators.settle import trigger_replay
+from homing.airflow.pipeline_config import PipelineAddress
 from homing.airflow.task_notes import note
 from homing.delivery import Batch, PipelineStores, Settlement, open_pipeline_stores
 from homing.delivery.batch import STRANDED_AFTER
@@ -34,20 +34,15 @@ class ReconcileOperator(BaseOperator):
     is unknown when a message is complete: then all that did not fail is released.
     """
 
-    def __init__(
-        self, *, name: str, chain: str, store: str, dead_letter_store: str, after: float, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, pipeline: PipelineAddress, after: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pipeline_name = name
-        self.chain = chain
-        self.store = store
-        self.dead_letter_store = dead_letter_store
+        self.pipeline = pipeline
         self.after = after
 
     def execute(self, context: Any) -> None:
         name, flows = self._chain()
         troubles: list[Exception] = []
-        with open_pipeline_stores(find_url(self.store), find_url(self.dead_letter_store)) as stores:
+        with open_pipeline_stores(*self.pipeline.urls()) as stores:
             for batch_id in stores.store.expired_batches(self.after):
                 with self._keeping(troubles, f"batch {batch_id} was not settled"):
                     self._settle(Batch(stores, batch_id, flows, chain=name))
@@ -60,11 +55,11 @@ class ReconcileOperator(BaseOperator):
             stranded = stores.failures.overdue(self.after)
             self._measure(stores, flows, dead)
         found = f"{len(stranded)} stranded failures, {dead} given up by the store"
-        note(self, context, f"{self.pipeline_name}: {found}, {len(troubles)} troubles.")
+        note(self, context, f"{self.pipeline.name}: {found}, {len(troubles)} troubles.")
         if stranded:
             why = f"Replays {len(stranded)} messages whose replay never came, found by {context['dag'].dag_id}."
             replay_run = f"reconcile.{context['run_id']}"
-            trigger_replay(f"{self.pipeline_name}_replay", replay_run, {"ids": stranded}, why)
+            trigger_replay(self.pipeline.replay_dag_id, replay_run, {"ids": stranded}, why)
         if troubles:
             raise troubles[0]
 
@@ -72,7 +67,7 @@ class ReconcileOperator(BaseOperator):
         """The chain's name, and its destinations as they are now: with one too few, undelivered messages would seem
         complete."""
         try:
-            chain = load_chain(self.chain)
+            chain = load_chain(self.pipeline.chain)
             return chain.name, tuple(flow.name for flow in chain.flows)
         except ChainImportError as error:
             self.log.warning("nothing is acknowledged or dead-lettered for now: %s", error)
@@ -90,15 +85,15 @@ class ReconcileOperator(BaseOperator):
         settlement = batch.settle()
         if settlement != Settlement():
             self.log.warning("batch %s was left behind: %s", batch.run_id, settlement)
-            metrics.settled(settlement, self.pipeline_name)
+            metrics.settled(settlement, self.pipeline.name)
 
     def _measure(self, stores: PipelineStores, flows: Sequence[str], dead: int) -> None:
-        metrics.count("dead_lettered", dead, pipeline=self.pipeline_name)
+        metrics.count("dead_lettered", dead, pipeline=self.pipeline.name)
         metrics.oldest_age(stores.store)
         with suppress(HomingError):
             waiting = [failure for failure in read_failures(stores) if not failure.dead]
             for flow in flows:
-                metrics.lag(self.pipeline_name, flow, sum(flow not in failure.done for failure in waiting))
+                metrics.lag(self.pipeline.name, flow, sum(flow not in failure.done for failure in waiting))
 
 
 def reconcile_dag(
@@ -116,11 +111,10 @@ def reconcile_dag(
     """
     common = {"catchup": False, "start_date": START, "tags": ["homing"], "max_active_runs": 1, **dag_arguments}
     with DAG(dag_id, schedule=schedule, **common) as dag:
-        for pipeline in pipelines:
-            _check(pipeline)
+        for pipeline in map(_address, pipelines):
             ReconcileOperator(
-                task_id=pipeline["name"],
-                **pipeline,
+                task_id=pipeline.name,
+                pipeline=pipeline,
                 after=after,
                 retries=2,
                 retry_delay=timedelta(seconds=30),
@@ -128,10 +122,11 @@ def reconcile_dag(
     return dag
 
 
-def _check(pipeline: dict[str, Any]) -> None:
-    wanted = {"name", "chain", "store", "dead_letter_store"}
-    if pipeline.keys() != wanted or ":" not in pipeline["chain"]:
-        names = ", ".join(sorted(wanted))
+def _address(pipeline: dict[str, Any]) -> PipelineAddress:
+    try:
+        return PipelineAddress(**pipeline)
+    except TypeError as error:
         raise ConfigurationError(
-            f"a pipeline to reconcile is a dict of {names}, the chain as module:attribute: {sorted(pipeline)}"
-        )
+            "a pipeline to reconcile must be a dict of name, chain, store and dead_letter_store, got "
+            f"{', '.join(map(str, pipeline))}"
+        ) from error

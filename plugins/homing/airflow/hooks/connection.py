@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, urlencode
 
 from homing.errors import ConfigurationError
-from homing.stores import check_scheme, resolve_url
+from homing.store_ref import ENVIRONMENT, StoreRef
+from homing.stores import check_scheme
 
 #: The schemes the form offers.
 SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps", "servicebus")
@@ -38,7 +39,7 @@ class ConnectionFields(Protocol):
     def extra_dejson(self) -> Any: ...
 
 
-def url_of(connection: ConnectionFields, options: str = "", *, in_environment: bool = True) -> str:
+def connection_url(connection: ConnectionFields, options: str = "", *, in_environment: bool = True) -> str:
     """The store URL of a connection, with what stood behind its id. A secret: never log it.
 
     Without `in_environment`, as in the API server, a connection that says `env:NAME` names none: who may write
@@ -67,22 +68,23 @@ def url_of(connection: ConnectionFields, options: str = "", *, in_environment: b
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} names no store: put its URL into the password field, or set scheme"
         )
-    if not in_environment and connection.password.startswith("env:"):
+    reference = StoreRef(connection.password)
+    if reference.kind == ENVIRONMENT and not in_environment:
         raise ConfigurationError(
             f"the connection {connection.conn_id!r} names its store by env:NAME, which only tasks look up: put its URL "
             "into the password field to have it opened here"
         )
-    return resolve_url(connection.password)
+    return reference.resolve()
 
 
-def bus_of(connection: ConnectionFields) -> str:
+def connection_bus(connection: ConnectionFields) -> str:
     """What the classes of `homing.bus` connect by: a connection string, or the URL of a database. A secret too.
 
     Raises ConfigurationError when its fields make none.
     """
     if connection.conn_type == _SERVICE_BUS:
         return _connection_string(connection)
-    where, _, query = url_of(connection).partition("?")
+    where, _, query = connection_url(connection).partition("?")
     options = urlencode([(name, value) for name, value in parse_qsl(query) if name != "store"])
     return f"{where}?{options}" if options else where
 

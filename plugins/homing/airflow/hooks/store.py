@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from typing import TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from homing.airflow.hooks.connection import bus_of, url_of
-from homing.airflow.serialized_dag import is_public
+from homing.airflow.hooks.connection import connection_bus, connection_url
 from homing.errors import ConfigurationError, HomingError, UnsupportedError
 from homing.store import Store
-from homing.stores import open_store, resolve_url
-
-_CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}(\?\S+)?")
+from homing.store_ref import StoreRef
+from homing.stores import open_store
 
 
 class StoreHook(BaseHook):
@@ -37,11 +33,11 @@ class StoreHook(BaseHook):
 
     def get_bus(self) -> str:
         """What MessageSender, MessageReceiver, BusListener and Administrator connect by. A secret: never log it."""
-        return bus_of(self._find(self.homing_conn_id))
+        return connection_bus(self._find(self.homing_conn_id))
 
     def _get_url(self, *, in_environment: bool = True) -> str:
         connection_id, _, options = self.homing_conn_id.partition("?")
-        return url_of(self._find(connection_id), options, in_environment=in_environment)
+        return connection_url(self._find(connection_id), options, in_environment=in_environment)
 
     def _find(self, connection_id: str) -> Connection:
         try:
@@ -75,29 +71,10 @@ def _open_to_look(url: str) -> Store:
         return open_store(url)
 
 
-def is_url(reference: object) -> TypeGuard[str]:
-    """Whether a store was named by a URL or `env:NAME`, rather than by the id of an Airflow connection.
-
-    Raises ConfigurationError for what is neither.
-    """
-    if not isinstance(reference, str) or not reference:
-        raise ConfigurationError(
-            f"a store is named by a URL, env:NAME or the id of a connection, not by a {type(reference).__name__}"
-        )
-    if "://" in reference or reference.startswith("env:"):
-        return True
-    if not _CONNECTION_ID.fullmatch(reference):
-        # Not repeated: it may be a URL with a password in it, and a typing error.
-        raise ConfigurationError(
-            "a store has a name that is neither a store URL, such as sqlite:////data/x.db, nor the id of a connection"
-        )
-    return False
-
-
-def find_url(reference: str) -> str:
+def find_url(reference: str | StoreRef) -> str:
     """The store URL that an author named: by URL, by `env:NAME`, or by the id of an Airflow connection. The task's log
     shows neither it nor its password from now on."""
-    url = resolve_url(reference) if is_url(reference) else StoreHook(reference).get_url()
+    url = StoreRef(reference).resolve(lambda connection: StoreHook(connection).get_url())
     password = urlsplit(url).password or ""
     for secret in filter(None, dict.fromkeys((url, password, unquote(password)))):
         mask_secret(secret)
@@ -107,16 +84,18 @@ def find_url(reference: str) -> str:
 def find_url_on_server(reference: str, *, in_environment: bool = True) -> str:
     """As `find_url`, which asks as a task does, where Airflow's own database is at hand: on the command line, and in
     the API server."""
-    from airflow.models import Connection as StoredConnection
 
-    if is_url(reference):
-        return resolve_url(reference)
-    connection_id, _, options = reference.partition("?")
-    try:
-        found = StoredConnection.get_connection_from_secrets(connection_id)
-        return url_of(found, options, in_environment=in_environment)
-    except AirflowNotFoundException as error:
-        raise ConfigurationError(_missing(connection_id)) from error
+    def find_connection(named: str) -> str:
+        from airflow.models import Connection as StoredConnection
+
+        connection_id, _, options = named.partition("?")
+        try:
+            found = StoredConnection.get_connection_from_secrets(connection_id)
+        except AirflowNotFoundException as error:
+            raise ConfigurationError(_missing(connection_id)) from error
+        return connection_url(found, options, in_environment=in_environment)
+
+    return StoreRef(reference).resolve(find_connection)
 
 
 def find_public_url(reference: str) -> str:
@@ -125,7 +104,7 @@ def find_public_url(reference: str) -> str:
 
     Raises ConfigurationError for everything else.
     """
-    if not is_public(reference):
+    if not StoreRef(reference).is_public:
         raise ConfigurationError("this store is not named by a connection or as a SQLite file: it is not opened here")
     return find_url_on_server(reference, in_environment=False)
 

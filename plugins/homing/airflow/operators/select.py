@@ -12,8 +12,8 @@ from airflow.sdk import BaseOperator, Param
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from homing.airflow import manual_replay, metrics
-from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized_dag import FIELD, describe
+from homing.airflow.pipeline_config import PipelineConfig
+from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note
 from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
@@ -63,10 +63,10 @@ class SelectOperator(BaseOperator):
 
     template_fields = (FIELD,)
 
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
 
     def execute(self, context: Any) -> list[str]:
         params = context["params"]
@@ -108,10 +108,10 @@ class ApproveReplayOperator(ApprovalOperator):
 
     template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)
 
-    def __init__(self, *, pipeline: PipelineSpec, ids: Any, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, ids: Any, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
         self.ids = ids
 
     def execute(self, context: Any) -> Any:

@@ -10,8 +10,8 @@ from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing.airflow import manual_replay, metrics
 from homing.airflow.links import MessagesLink, ReplayLink
-from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized_dag import FIELD, describe
+from homing.airflow.pipeline_config import PipelineConfig
+from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.delivery import Settlement, open_pipeline_stores, work_files
 from homing.delivery.batch import STRANDED_AFTER
@@ -20,16 +20,17 @@ from homing.spark.submit import hadoop_shell
 
 
 class SettleOperator(BaseOperator):
-    """Settles the batch, and has what failed replayed by the DAG `replay_dag_id`. To be used as a teardown."""
+    """Settles the batch, and has what failed replayed by the DAG `replay_dag_id`, the pipeline's own unless another is
+    named. To be used as a teardown."""
 
     operator_extra_links = (MessagesLink(), ReplayLink())
     template_fields = (FIELD,)
 
-    def __init__(self, *, pipeline: PipelineSpec, replay_dag_id: str, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, replay_dag_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
-        self.replay_dag_id = replay_dag_id
+        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.replay_dag_id = replay_dag_id or pipeline.replay_dag_id
         self.replay_run = ""
 
     def execute(self, context: Any) -> None:
@@ -61,7 +62,7 @@ class SettleOperator(BaseOperator):
 
     def _clean_up(self, run_id: str) -> None:
         try:
-            work_files.remove(self.pipeline.work_dir, run_id, hadoop_shell)
+            work_files.remove(self.pipeline.work_folder, run_id, hadoop_shell)
         except WorkDirError as error:
             # The messages come first: what is left there takes room, and does no other harm.
             self.log.warning("batch %s is settled, and its files are left: %s", run_id, error)
@@ -72,10 +73,10 @@ class SettleReplayOperator(BaseOperator):
 
     template_fields = (FIELD,)
 
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
@@ -89,7 +90,7 @@ def _left_over_run() -> str:
     return f"left_over.{int(time.time() // STRANDED_AFTER)}"
 
 
-def finish_replay(pipeline: PipelineSpec, run_id: str) -> Settlement:
+def finish_replay(pipeline: PipelineConfig, run_id: str) -> Settlement:
     """Dead-letters what a replay could not deliver. Idempotent."""
     with pipeline.open_batch(run_id) as batch:
         settlement = batch.finish_replay()

@@ -15,8 +15,8 @@ from airflow.sdk.log import mask_secret
 
 from homing.airflow import manual_replay, metrics
 from homing.airflow.links import MessagesLink, SparkLink
-from homing.airflow.pipeline import PipelineSpec
-from homing.airflow.serialized_dag import FIELD, describe
+from homing.airflow.pipeline_config import PipelineConfig
+from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.delivery import Batch, open_pipeline_stores
@@ -41,13 +41,13 @@ class PipelineJobOperator(SparkSubmitOperator):
     operator_extra_links = (MessagesLink(), SparkLink())
     template_fields = (*SparkSubmitOperator.template_fields, FIELD)
 
-    def __init__(self, *, pipeline: PipelineSpec, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         # Spark's own INFO lines would hide what happened to the messages.
-        conf = {"spark.log.level": "WARN", **(kwargs.pop("conf", None) or {})}
+        conf = {"spark.log.level": "WARN", **(pipeline.spark_conf or {}), **(kwargs.pop("conf", None) or {})}
         # Another try starts another job, which takes over what is left; it is not to wait for the one it replaces.
-        super().__init__(**{"durable": False, **kwargs, "conf": conf})
+        super().__init__(**{"durable": False, "conn_id": pipeline.spark_conn_id, **kwargs, "conf": conf})
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
+        self.homing_pipeline = serialized_pipeline(pipeline)
         self.spark_application = ""
         self._show_spark_ui: Callable[[str], None] = lambda _: None
         self._client: subprocess.Popen[str] | None = None
@@ -78,7 +78,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             raise
 
     def _run_job(self, context: Any, run_id: str, size: int) -> None:
-        job = Job(self.application_name, self.pipeline.chain, self.pipeline.work_dir, self.pipeline.urls())
+        job = Job(self.application_name, self.pipeline.chain, self.pipeline.work_folder, self.pipeline.urls())
         self.application = str(job.application)
         connection = self._get_hook()._connection  # noqa: SLF001 - nowhere else is it to be had
         master = connection["master"]
@@ -192,7 +192,7 @@ class ProcessOperator(PipelineJobOperator):
     application_name = "process.py"
 
     def _arguments(self, run_id: str) -> list[str]:
-        return [*super()._arguments(run_id), "--work-dir", self.pipeline.work_dir]
+        return [*super()._arguments(run_id), "--work-dir", self.pipeline.work_folder]
 
 
 class DeliverOperator(PipelineJobOperator):
@@ -205,7 +205,7 @@ class DeliverOperator(PipelineJobOperator):
         self.flow = flow
 
     def _arguments(self, run_id: str) -> list[str]:
-        return [*super()._arguments(run_id), "--work-dir", self.pipeline.work_dir, "--flow", self.flow]
+        return [*super()._arguments(run_id), "--work-dir", self.pipeline.work_folder, "--flow", self.flow]
 
     def _step(self) -> str:
         return f"deliver.{self.flow}"

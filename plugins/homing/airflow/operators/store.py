@@ -8,10 +8,11 @@ from typing import Any
 from airflow.sdk import BaseOperator
 
 from homing.airflow import metrics
-from homing.airflow.hooks.store import find_url, is_url
+from homing.airflow.hooks.store import find_url
 from homing.errors import ConfigurationError
 from homing.message import Message, encode
 from homing.store import BULK
+from homing.store_ref import StoreRef
 from homing.stores import open_store
 from homing.times import parse_time
 
@@ -36,8 +37,7 @@ class StoreMessagesOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        is_url(store)
-        self.store = store
+        self.store = StoreRef(store)
         self.contents = contents
         self.headers = headers
         self.scheduled_at = scheduled_at

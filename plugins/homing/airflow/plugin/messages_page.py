@@ -25,7 +25,7 @@ from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from homing.airflow.hooks.store import find_public_url
-from homing.airflow.pipeline import batch_id
+from homing.airflow.pipeline_config import batch_id
 from homing.airflow.serialized_dag import PipelineReference, pipeline_of
 from homing.airflow.task_notes import SHOWN
 from homing.airflow.xcoms import IDS, read_column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,16 +13,18 @@ from airflow.sdk.exceptions import AirflowSkipException
 from homing.airflow import metrics
 from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
-from homing.airflow.pipeline import PipelineSpec, run_key
-from homing.airflow.serialized_dag import FIELD, describe
+from homing.airflow.pipeline_config import PipelineConfig, run_key
+from homing.airflow.serialized_dag import FIELD, serialized_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.triggers.store import StoreTrigger
+from homing.constraints import partition_numbers
 from homing.delivery import open_pipeline_stores, work_files
 from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
 from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
 from homing.spark.submit import hadoop_shell
+from homing.store_ref import StoreRef
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -43,7 +46,8 @@ class StoreSensor(BaseSensorOperator):
 
     It listens for a `pipeline`, or to a SQL `store` alone; then the next task claims the same batch with
     `store.claim(n, batch_id=...)` and settles it. It waits in the triggerer, unless `mode` is given ("poke" or
-    "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds.
+    "reschedule") or `deferrable` is False; between two looks there are `polling_interval` seconds. With `partitions`,
+    it claims only messages of these, and leaves the others to other sensors.
     """
 
     operator_extra_links = (MessagesLink(),)
@@ -52,11 +56,12 @@ class StoreSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        pipeline: PipelineSpec | None = None,
-        store: str | None = None,
+        pipeline: PipelineConfig | None = None,
+        store: str | StoreRef | None = None,
         polling_interval: float = 1.0,
         batch_size: int = 1000,
         lease: float = DEFAULT_LEASE,
+        partitions: Collection[int] | None = None,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -69,10 +74,11 @@ class StoreSensor(BaseSensorOperator):
         self._waits = timedelta(seconds=kwargs["timeout"]) if "timeout" in kwargs else None
         super().__init__(**{"poke_interval": self.polling_interval, **kwargs})
         self.pipeline = pipeline
-        self.homing_pipeline = describe(pipeline)
-        self.store = store
+        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.store = None if store is None else StoreRef(store)
         self.batch_size = pipeline.batch_size if pipeline else batch_size
         self.lease = pipeline.lease if pipeline else lease
+        self.partitions = pipeline.partitions if pipeline else partition_numbers(partitions)
 
     def execute(self, context: Any, event: Any = None) -> Any:
         if not self.deferrable:
@@ -90,10 +96,13 @@ class StoreSensor(BaseSensorOperator):
     def _trigger(self, dag: Any) -> StoreTrigger:
         source = self.pipeline.source if self.pipeline else None
         store = self.pipeline.store if self.pipeline else self.store
+        assert store is not None
         # Where other runs have places of their own, there is no run to give way to.
         give_way_to = dag.dag_id if dag.max_active_runs == 1 else None
         pipeline = self.pipeline is not None
-        return StoreTrigger(store or "", self.polling_interval, give_way_to, source, pipeline=pipeline)
+        return StoreTrigger(
+            store, self.polling_interval, give_way_to, source, pipeline=pipeline, partitions=self.partitions
+        )
 
     def poke(self, context: Any) -> PokeReturnValue:
         """One look, and the claim if something is due. For the modes that do not defer."""
@@ -128,11 +137,11 @@ class StoreSensor(BaseSensorOperator):
             if self.pipeline.source and not known:
                 self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)
-            if known or stores.store.has_due():
-                work_files.require(self.pipeline.work_dir, hadoop_shell)
-            return Claim(batch.store_name, batch.claim(self.batch_size, self.lease), known)
+            if known or stores.store.has_due(partitions=self.partitions):
+                work_files.require(self.pipeline.work_folder, hadoop_shell)
+            return Claim(batch.store_name, batch.claim(self.batch_size, self.lease, partitions=self.partitions), known)
 
-    def _take_in(self, reference: str, target: SqlStore) -> None:
+    def _take_in(self, reference: str | StoreRef, target: SqlStore) -> None:
         """The broker hears of it only after the commit; whatever dies in between, it comes again. While the broker is
         away, what is in the pipeline's store already goes on; while that takes nothing, the task is tried again."""
         try:
@@ -144,7 +153,8 @@ class StoreSensor(BaseSensorOperator):
             metrics.count("accepted", taken, store=target.name)
 
     def _claim_of_store(self, key: str) -> Claim:
-        with open_store(find_url(self.store or "")) as store:
+        assert self.store is not None
+        with open_store(find_url(self.store)) as store:
             if not isinstance(store, SqlStore):
                 raise UnsupportedError(
                     f"a batch in store {store.name!r} would not outlive its task: take it in with the source= of a "
@@ -152,5 +162,5 @@ class StoreSensor(BaseSensorOperator):
                 )
             known = store.knows_batch(key)
             metrics.oldest_age(store)
-            held = store.lease_batch(self.batch_size, batch_id=key, lease=self.lease)
+            held = store.lease_batch(self.batch_size, batch_id=key, lease=self.lease, partitions=self.partitions)
             return Claim(store.name, held.size if held else 0, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,8 +14,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from homing.airflow.hooks.store import find_url
+from homing.airflow.triggers.wake_up import WakeUpCall
 from homing.errors import StoreUnavailableError
 from homing.store import WAKE_UP, Store
+from homing.store_ref import StoreRef
 from homing.stores import open_store
 from homing.stores.sql import SqlStore
 
@@ -31,28 +33,33 @@ class StoreTrigger(BaseTrigger):
     the only place, and one that was cleared to replay it must not wait for the next message.
 
     `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids; `polling_interval` is in
-    seconds. In the store of a `pipeline` nothing is due that waits for the replay of another message of its session.
+    seconds; `partitions` of the store keep to these. In the store of a `pipeline` nothing is due that waits for the
+    replay of another message of its session.
     """
 
     def __init__(
         self,
-        store: str,
+        store: str | StoreRef,
         polling_interval: float,
         give_way_to: str | None = None,
-        source: str | None = None,
+        source: str | StoreRef | None = None,
         *,
         pipeline: bool = False,
+        partitions: Collection[int] | None = None,
     ) -> None:
         super().__init__()
-        self.store = store
+        self.store = StoreRef(store)
         self.polling_interval = polling_interval
         self.give_way_to = give_way_to
-        self.source = source
+        self.source = None if source is None else StoreRef(source)
         self.pipeline = pipeline
+        self.partitions = None if partitions is None else list(partitions)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("store", "polling_interval", "give_way_to", "source", "pipeline")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        names = ("polling_interval", "give_way_to", "pipeline", "partitions")
+        stores = {"store": self.store.text, "source": None if self.source is None else self.source.text}
+        about = {**stores, **{name: getattr(self, name) for name in names}}
+        return f"{type(self).__module__}.{type(self).__qualname__}", about
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"  # Airflow's own would show the store's URL
@@ -62,21 +69,33 @@ class StoreTrigger(BaseTrigger):
             stores = [
                 opened.enter_context(open_store(await sync_to_async(find_url)(reference)))
                 for reference in (self.store, self.source)
-                if reference
+                if reference is not None
             ]
             if self.pipeline and isinstance(stores[0], SqlStore):
                 opened.enter_context(stores[0].failures())
+            call = opened.enter_context(WakeUpCall(stores, self.polling_interval))
             began = looked = time.monotonic()
-            while not _is_time([await is_due(store) for store in stores], began):
+            shares = [self.partitions, None]
+            while not await self._is_time(stores, shares, call, began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()
                     if await self._others_wait():
                         yield TriggerEvent({"give_way": True})
                         return
-                # What is scheduled is noticed when it is due, however rare the looks are.
-                soonest = [await due_in(store) or self.polling_interval for store in stores]
-                await asyncio.sleep(min(self.polling_interval, *soonest))
+                # A store that wakes ends the sleep; looking all the same is the net beneath it. What is scheduled is
+                # noticed when it is due, however rare the looks are.
+                asked = zip(stores, shares, strict=False)
+                soonest = [await due_in(store, share) or self.polling_interval for store, share in asked]
+                await call.sleep(min(self.polling_interval, *soonest))
         yield TriggerEvent({"give_way": False})
+
+    @staticmethod
+    async def _is_time(
+        stores: Collection[Store], shares: Collection[Collection[int] | None], call: WakeUpCall, began: float
+    ) -> bool:
+        call.get_ready()
+        answers = [await is_due(*asked) for asked in zip(stores, shares, strict=False)]
+        return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
 
     async def _others_wait(self) -> bool:
         if self.give_way_to is None:
@@ -89,25 +108,25 @@ class StoreTrigger(BaseTrigger):
         return queued > 0
 
 
-def _is_time(answers: list[bool | None], began: float) -> bool:
-    return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
-
-
-async def is_due(store: Store) -> bool | None:
+async def is_due(store: Store, partitions: Collection[int] | None = None) -> bool | None:
     """As `store.has_due`, asked off the event loop."""
     try:
-        return await asyncio.to_thread(store.has_due)
+        return await asyncio.to_thread(store.has_due, **_share(partitions))
     except StoreUnavailableError as error:
         # A store that is away has nothing due for now; failing would end the listening.
         log.warning("%s", error)
         return False
 
 
-async def due_in(store: Store) -> float | None:
+async def due_in(store: Store, partitions: Collection[int] | None) -> float | None:
     """In how many seconds the store has something to hand out, asked off the event loop; None when it cannot tell."""
     if WAKE_UP not in store.features:
         return None
     try:
-        return await asyncio.to_thread(store.due_in)
+        return await asyncio.to_thread(store.due_in, **_share(partitions))
     except StoreUnavailableError:
         return None  # as `is_due` has said already
+
+
+def _share(partitions: Collection[int] | None) -> dict[str, Collection[int]]:
+    return {} if partitions is None else {"partitions": partitions}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceB
 from homing import message as m
 from homing.bus.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from homing.errors import UnreadableMessageError
+from homing.ids import new_id
 from homing.stores.servicebus.bodies import (
     CRASHES,
     ENCODING,
@@ -38,7 +38,7 @@ def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
         body,
         application_properties=write_properties(properties),
         session_id=message.session_id,
-        message_id=message.message_id or str(uuid.uuid4()),
+        message_id=message.message_id or new_id(),
         scheduled_enqueue_time_utc=at,
         content_type=message.content_type,
         correlation_id=message.correlation_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from homing.errors import ConfigurationError
-from homing.stores import resolve_url
+from homing.store_ref import StoreRef
 
 
 def is_local(master: str) -> bool:
@@ -23,7 +23,7 @@ def without_token(master: str) -> str:
 
 def refuse_unreachable(master: str, *urls: str) -> None:
     """Raises ConfigurationError for a database that executors on other machines cannot open."""
-    if not is_local(master) and any(resolve_url(url).startswith("sqlite") for url in urls):
+    if not is_local(master) and any(StoreRef(url).resolve().startswith("sqlite") for url in urls):
         raise ConfigurationError(
             f"SQLite is a file on one machine, and the executors of {master} may run on others: "
             "use a PostgreSQL or MariaDB store, or a local master"

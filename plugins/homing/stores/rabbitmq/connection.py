@@ -20,7 +20,7 @@ from pika.adapters.select_connection import IOLoop
 
 from homing.errors import ConfigurationError, StoreUnavailableError, TlsError, TooLargeError
 from homing.invocation.fork_safety import hang_up, leave_to_parent
-from homing.stores.tls import fault_of
+from homing.stores.tls import handshake_fault
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class Link:
             raise ConfigurationError(
                 f"store {self._name!r}: RabbitMQ on {where} refused: {reason.reply_text}"
             ) from reason
-        fault = fault_of(reason)
+        fault = handshake_fault(reason)
         if fault is not None:
             raise TlsError(
                 f"store {self._name!r}: TLS with RabbitMQ on {where} failed: {fault}. Nothing was sent; fix the "

@@ -7,7 +7,6 @@ would change their types. If that property is missing, the others are the header
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceB
 
 from homing import message as m
 from homing.errors import UnreadableMessageError
+from homing.ids import new_id
 from homing.message import Message
 from homing.store import ATTEMPTS, CRASHED, EXPIRED
 from homing.stores.servicebus.bodies import (
@@ -77,7 +77,7 @@ def pack(message: Message, beside: Mapping[str, Any] | None = None) -> ServiceBu
 def pack_again(message: Message, due: datetime, attempts: int) -> ServiceBusMessage:
     """The next copy of a received message, for then. At the service it has an id of its own: a queue that detects
     duplicates would drop it otherwise."""
-    copy = replace(message, id=str(uuid.uuid4()), headers={**message.headers, ATTEMPTS: attempts}, scheduled_at=due)
+    copy = replace(message, id=new_id(), headers={**message.headers, ATTEMPTS: attempts}, scheduled_at=due)
     return pack(copy, {ID: message.id, CRASHES: message.delivery_count - 1})
 
 
@@ -99,7 +99,7 @@ def unpack(
     encoding = None if raw else properties.pop(ENCODING, None)
     message_id = str(properties.pop(ID, None) or message_id_of(received, name))
     crashes = properties.pop(CRASHES, 0)
-    content: Any = read_body(received, encoding) if encoding else _strangers(received)
+    content: Any = read_body(received, encoding) if encoding else _foreign_content(received)
     priority, partition = properties.pop(PRIORITY, 0), properties.pop(PARTITION, received.partition_key)
     ours = encoding is not None and HEADERS in properties
     headers = m.decode_headers(properties[HEADERS], message_id) if ours else as_headers(properties)
@@ -143,7 +143,7 @@ def message_id_of(received: ServiceBusReceivedMessage, name: str) -> str:
     return f"{name}-{received.sequence_number}{when}"
 
 
-def _strangers(received: ServiceBusReceivedMessage) -> Any:
+def _foreign_content(received: ServiceBusReceivedMessage) -> Any:
     """JSON where its content type says so, else text, else bytes."""
     body = raw_body(received)
     if not isinstance(body, bytes):

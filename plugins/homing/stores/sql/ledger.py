@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -13,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, UnreadableMessageError
 from homing.excerpts import MOST_BYTES, excerpt
+from homing.ids import new_id
 from homing.ledger import DELIVERED, DONE_STATES, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
 from homing.portions import text_bytes
@@ -40,7 +40,7 @@ class SqlLedger(Ledger):
         self.tables = (self._rows, self._steps, self._work, self.tombstones.table)
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
-        steps, owner = self._steps.c, str(uuid.uuid4())
+        steps, owner = self._steps.c, new_id()
         before = sa.select(steps.suspect).where(steps.run_id == run_id, steps.step == step).with_for_update()
         values = {"run_id": run_id, "step": step, "owner": owner, "time_expires": self._until(lease), "suspect": None}
         take = self._database.dialect.upsert(self._steps, ["run_id", "step"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from itertools import compress, count
+from itertools import compress
 from operator import not_
 from typing import Any
 
@@ -27,7 +26,9 @@ from homing.errors import (
     UnstorableContentError,
 )
 from homing.failure import FAILURE_STORE
+from homing.ids import ordered_ids
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.invocation.rate_limit import RateLimiter
 from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
@@ -50,7 +51,6 @@ from homing.stores.sql.properties import (
     ARCHIVED,
     OPTION_NAMES,
     LiveProperties,
-    RateLimit,
     SqlOptions,
     SqlProperties,
     check_rest,
@@ -137,7 +137,7 @@ class SqlStore(Store):
         #: Its tables, and who may do what with them.
         self.access = Access(self._database, self._table, name, self._live, archive)
         self._wake_up = WakeUp(self._database, self._table.name)
-        self._rate = RateLimit()
+        self._pace: RateLimiter | None = None
         self._in_flight: dict[str, str] = {}
         self._purged = time.monotonic()
         start_over_after_fork(self)
@@ -146,7 +146,7 @@ class SqlStore(Store):
         """In a forked process. What was retrieved before may be settled there too, by its id as well: the lease is the
         database's, and of two who settle the second is refused."""
         self._wake_up.start_over()
-        self._rate = RateLimit()
+        self._pace = None
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class SqlStore(Store):
         scheduled_at: datetime | None = None,
         transaction: Any = None,
     ) -> str:
-        message = content if isinstance(content, Message) else Message(id or next(_new_ids()), content)
+        message = content if isinstance(content, Message) else Message(id or next(ordered_ids()), content)
         given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
         message = replace(message, **{name: value for name, value in given.items() if value is not None})
         return self.store_many([message], transaction=transaction)[0]
@@ -182,7 +182,7 @@ class SqlStore(Store):
         properties = self._live.current(transaction)
         window, limit = properties.duplicate_window, self._size_limit(properties)
         now, parts, columns = self._database.now(), self._options.partitions, self._columns
-        new_ids, surely = _new_ids(), limit.surely - _BESIDE
+        new_ids, surely = ordered_ids(), limit.surely - _BESIDE
 
         def row(item: Any) -> dict[str, Any]:
             if isinstance(item, Message):
@@ -341,6 +341,13 @@ class SqlStore(Store):
     def require_writable(self) -> None:
         self._live.touch()
 
+    def require_partitions(self, partitions: Collection[int]) -> None:
+        known = self._options.partitions
+        if not known or not all(0 <= number < known for number in partitions):
+            raise ConfigurationError(
+                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
+            )
+
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
         self._bring_back_strays()
@@ -488,7 +495,13 @@ class SqlStore(Store):
     # -- batches, without their contents -----------------------------------------------------------------------
 
     def lease_batch(
-        self, limit: int, *, batch_id: str, lease: float, ids: Collection[str] | None = None
+        self,
+        limit: int,
+        *,
+        batch_id: str,
+        lease: float,
+        ids: Collection[str] | None = None,
+        partitions: Collection[int] | None = None,
     ) -> BatchLease | None:
         """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
 
@@ -496,7 +509,9 @@ class SqlStore(Store):
         holds is kept, and its lease made to last `lease` seconds from now. What has an id that is not text, which only
         SQLite allows, is given another and kept aside.
         """
-        held = self._claim(Wanted(limit, batch_id, lease, ids, contents=False)).lease(batch_id)
+        share, known = self._share(partitions), self._options.partitions
+        wanted = Wanted(limit, batch_id, lease, ids, partitions=share, of_partitions=known, contents=False)
+        held = self._claim(wanted).lease(batch_id)
         if held is None or self._database.dialect.keeps_types:
             return held
         renamed = self._batches.rename(held, lambda why: self._settlements.bury(contract.UNREADABLE, why).values)
@@ -574,8 +589,8 @@ class SqlStore(Store):
         properties = self._live.current()
         self.access.require_consumer()
         self._bring_back_strays()
-        rate = properties.rate if wanted.ids is None else 0.0
-        allowed, claimed = self._rate.take(wanted.limit, rate), Claimed("")
+        pace = self._pace_of(properties.rate) if wanted.ids is None else None
+        allowed, claimed = wanted.limit if pace is None else pace.take(wanted.limit), Claimed("")
         # What a batch has already is not new, and finding none of it would mean that the batch is complete.
         if allowed < 1 and not (wanted.batch_id is not None and self.knows_batch(wanted.batch_id)):
             return claimed
@@ -583,8 +598,8 @@ class SqlStore(Store):
         try:
             claimed = self._database.write(lambda connection: self._claims.claim(connection, order))
         finally:
-            if rate:
-                self._rate.give_back(allowed - (claimed.size - claimed.again))
+            if pace is not None:
+                pace.give_back(allowed - (claimed.size - claimed.again))
         if properties.purge_after and time.monotonic() - self._purged > _PURGE_EVERY:
             self._purged = time.monotonic()
             self.purge()
@@ -594,10 +609,19 @@ class SqlStore(Store):
         if not self._options.read_only:
             self._strays.bring_back(self._live.current())
 
+    def _pace_of(self, rate: float) -> RateLimiter | None:
+        """The pace of this consumer; another rate, which may be configured at any time, is another pace."""
+        if not rate:
+            return None
+        if self._pace is None or self._pace.per_second != rate:
+            self._pace = RateLimiter(rate, burst=1.0)
+        return self._pace
+
     def _next_due(self, share: Collection[int] | None) -> int | None:
         """When this consumer can claim something of its share, or could; None when nothing waits."""
         self._bring_back_strays()
-        due, pause = self._views.next_due(share, self._options.partitions), self._rate.pause(self._live.current().rate)
+        due, pace = self._views.next_due(share, self._options.partitions), self._pace_of(self._live.current().rate)
+        pause = 0.0 if pace is None else pace.pause()
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
@@ -650,15 +674,5 @@ class SqlStore(Store):
     def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
         if partitions is None:
             return None
-        known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
+        self.require_partitions(partitions)
         return partitions
-
-
-def _new_ids() -> Iterator[str]:
-    """Unique, and rising with time, so that the index on them grows at one end."""
-    prefix = f"{time.time_ns():016x}-{secrets.token_hex(6)}"
-    return (f"{prefix}{number:04x}" for number in count())

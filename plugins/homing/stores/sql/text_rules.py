@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from homing.message import is_unicode
+from homing.json_values import is_unicode
 
 #: How many characters such a column has room for.
 MOST_CHARACTERS = 255
