@@ -47,7 +47,7 @@ def deliver(numbers: Numbers) -> int:
 
 
 def recorded(numbers: Numbers) -> int:
-    ids = [message_id for message_id, _, _ in numbers.stores.store.states()]
+    ids = [message_id for message_id, _, _ in numbers.stores.store.view.states()]
     return len(numbers.stores.ledger.entries(ids))
 
 

@@ -210,9 +210,8 @@ def _dead_letter(message: Message, source: Store, error: UnstorableContentError)
 def _browse(target: Store, ids: set[str]) -> Iterator[Message]:
     """All that the target has under these ids: several under one, where finished messages are archived."""
     # As they were stored: what plain SQL wrote into the application's columns since makes no other message of one.
-    browse = getattr(target, "browse_written", target.browse)
     after, limit = 0, len(ids) + 1
-    while ids and (page := browse(limit, ids=ids, after=after)):
+    while ids and (page := target.browse_written(limit, ids=ids, after=after)):
         yield from page
         after = page[-1].sequence_number or 0
         if len(page) < limit:
