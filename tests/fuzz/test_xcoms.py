@@ -26,7 +26,7 @@ from homing.airflow.plugin import messages_page
 from homing.airflow.task_notes import SHOWN
 from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.status import tell
-from homing.message import is_unicode
+from homing.json_values import is_unicode
 from tests.fuzz.profile import JSON_VALUES, TEXTS, examples
 from tests.fuzz.shop import fill, still_there
 from tests.servers import PostgreSQL

@@ -41,7 +41,7 @@ def read_names(selected: object) -> list[str]:
     """
     from airflow.sdk.exceptions import AirflowFailException
 
-    from homing.message import is_unicode
+    from homing.json_values import is_unicode
 
     if selected is None:
         return []
