@@ -26,6 +26,7 @@ from homing.airflow.plugin import messages_page
 from homing.airflow.task_notes import SHOWN
 from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.status import tell
+from homing.json_values import is_unicode
 from tests.fuzz.profile import JSON_VALUES, TEXTS, examples
 from tests.fuzz.shop import fill, still_there
 from tests.servers import PostgreSQL
@@ -148,7 +149,8 @@ def test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing(
         ),
         lambda: approve(spec, selected),
     ]
-    usable = selected is None or (isinstance(selected, list) and all(isinstance(name, str) for name in selected))
+    named = isinstance(selected, list) and all(isinstance(name, str) and is_unicode(name) for name in selected)
+    usable = selected is None or named
     for task in tasks:
         if usable:
             task()
