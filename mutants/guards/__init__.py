@@ -7,6 +7,7 @@ from mutants.guards import (
     access,
     airflow,
     bus,
+    conformance,
     custom_store,
     delivery,
     erasure,
@@ -45,4 +46,5 @@ GUARDS: tuple[Guard, ...] = (
     *forks.GUARDS,
     *identity.GUARDS,
     *trust.GUARDS,
+    *conformance.GUARDS,
 )

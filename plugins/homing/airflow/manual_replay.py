@@ -10,7 +10,7 @@ from typing import Any
 
 from homing.airflow.pipeline_config import PipelineConfig, batch_id
 from homing.delivery import open_pipeline_stores
-from homing.delivery.operations import CLEAR, REPLAY, RETRY, Operator, Rule, declare, named
+from homing.delivery.operations import CLEAR, REPLAY, RETRY, ApprovalRule, Operator, declare, named
 from homing.errors import HomingError
 from homing.operation_log import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED, OperationEvent
 from homing.pipeline_store import PipelineStore
@@ -32,9 +32,9 @@ def asker_of(context: Any) -> str | None:
     return getattr(context["dag_run"], "triggering_user_name", None) or None
 
 
-def rule_of(pipeline: PipelineConfig) -> Rule | None:
+def rule_of(pipeline: PipelineConfig) -> ApprovalRule | None:
     above = pipeline.approve_replays_above
-    return None if above is None else Rule(above, pipeline.approval_window, pipeline.replay_dag_id)
+    return None if above is None else ApprovalRule(above, pipeline.approval_window, pipeline.replay_dag_id)
 
 
 def declare_rule(store: PipelineStore, pipeline: PipelineConfig, log: Any) -> None:

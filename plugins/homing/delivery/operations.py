@@ -50,7 +50,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ApprovalRule:
     """How many messages of a pipeline may be replayed by hand within `window` seconds. For more, the approval of
     another person is needed, which the DAG `replay_dag` asks for."""
 
@@ -104,7 +104,7 @@ def operation(
     messages: int | None = None,
     selection: Any = None,
     operation_id: str | None = None,
-    within: Rule | None = None,
+    within: ApprovalRule | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Writes down that this operation begins, before the block, and how it ended, after it. The block puts what came of
     it into the dict it is given: numbers and names, never contents.
@@ -140,19 +140,19 @@ def end(store: PipelineStore, begun: OperationEvent, event: str, outcome: dict[s
         log.warning("that operation %s is %s was not written down: %s", begun.operation, event, error)
 
 
-def declare(store: PipelineStore, rule: Rule | None, *, by: Operator) -> None:
+def declare(store: PipelineStore, rule: ApprovalRule | None, *, by: Operator) -> None:
     """Makes the rule known to all who open the store; None says that there is none any more."""
     if rule != rule_of(store):
         said = {} if rule is None else asdict(rule)
         store.operations().append(OperationEvent(new_id(), DONE, RULE, by.name, by.via, outcome=said))
 
 
-def rule_of(store: PipelineStore) -> Rule | None:
+def rule_of(store: PipelineStore) -> ApprovalRule | None:
     """The rule that the pipeline of this store declared last."""
     said = store.operations().latest(RULE)
     if said is None or not said.outcome:
         return None
-    return Rule(int(said.outcome["above"]), float(said.outcome["window"]), str(said.outcome["replay_dag"]))
+    return ApprovalRule(int(said.outcome["above"]), float(said.outcome["window"]), str(said.outcome["replay_dag"]))
 
 
 def described(selection: Selection) -> dict[str, Any]:

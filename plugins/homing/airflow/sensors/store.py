@@ -14,7 +14,7 @@ from homing.airflow import metrics
 from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline_config import PipelineConfig, run_key
-from homing.airflow.serialized_dag import FIELD, serialized_pipeline
+from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.triggers.store import StoreTrigger
 from homing.constraints import partition_numbers
@@ -75,7 +75,7 @@ class StoreSensor(BaseSensorOperator):
         self._waits = timedelta(seconds=kwargs["timeout"]) if "timeout" in kwargs else None
         super().__init__(**{"poke_interval": self.polling_interval, **kwargs})
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
         self.store = None if store is None else StoreRef(store)
         self.batch_size = pipeline.batch_size if pipeline else batch_size
         self.lease = pipeline.lease if pipeline else lease

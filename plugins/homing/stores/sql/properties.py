@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
@@ -105,9 +105,6 @@ class SqlProperties:
     def kept_for(self) -> float:
         """For how long an acknowledged message is kept at least: as long as its id is to be known."""
         return max(self.purge_after, self.duplicate_window)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def doublings(self, first: float) -> list[int]:
         """`first`, doubled with each delivery up to `max_ack_wait`, in nanoseconds; the last holds from there on."""
