@@ -7,7 +7,7 @@ from argparse import Namespace
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.context import Desk
 from homing.delivery import Batch, Failure, PipelineStores, Selection
-from homing.delivery.dead_letter import give_up
+from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.failures import group, select
 from homing.delivery.leased_part import resolve
 from homing.delivery.local_runner import replay_here
@@ -102,7 +102,7 @@ def _give_up(arguments: Namespace, desk: Desk, stores: PipelineStores) -> set[st
     with operation(
         stores.store, DEAD_LETTER, by=desk.operator, why=why, messages=len(ids), selection=named(ids)
     ) as outcome:
-        moved = give_up(stores, ids, why)
+        moved = dead_letter_messages(stores, ids, why)
         outcome["dead_lettered"] = len(moved)
     return moved
 

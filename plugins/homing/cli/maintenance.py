@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.context import Desk
-from homing.delivery import Books, keep_books
-from homing.delivery.audit import Column
+from homing.delivery import AuditReport, run_audit
+from homing.delivery.audit import Totals
 from homing.delivery.operations import PURGE, operation
 from homing.delivery.retention import count_trimmable, trim_ledger
 from homing.errors import ConfigurationError
@@ -72,7 +72,7 @@ def audit(arguments: Namespace, desk: Desk) -> int:
     """Counts every accepted message and where it went. Returns 1, with their ids, if some are unaccounted for."""
     flows = _flows(arguments)
     with desk.pipeline(arguments) as stores:
-        books = keep_books(stores, flows)
+        books = run_audit(stores, flows)
     desk.show(_sheet(books, stores.store.name), arguments)
     for message_id in books.unaccounted:
         desk.tell(f"homing: message {message_id} is unaccounted for")
@@ -87,7 +87,7 @@ def _flows(arguments: Namespace) -> list[str]:
     raise ConfigurationError("destinations unknown: give --chain module:attribute, or --destinations crm,lake")
 
 
-def _sheet(books: Books, store: str) -> dict[str, object]:
+def _sheet(books: AuditReport, store: str) -> dict[str, object]:
     batches = {name or "(not claimed yet)": column for name, column in books.batches.items()}
     sums = [
         _sum("store", store, books.total),
@@ -97,5 +97,5 @@ def _sheet(books: Books, store: str) -> dict[str, object]:
     return {"balanced": books.balanced, "since": books.since, "unaccounted": books.unaccounted, "sums": sums}
 
 
-def _sum(of: str, name: str, column: Column) -> dict[str, object]:
+def _sum(of: str, name: str, column: Totals) -> dict[str, object]:
     return {"of": of, "name": name, **asdict(column), "balanced": column.balanced}
