@@ -249,8 +249,8 @@ GUARDS = (
     guard(
         "a replay delivers nothing that was delivered",
         _REPLAYING,
-        "about._replace(flow=run.flow.name), known.get(run.flow.name))",
-        "about._replace(flow=run.flow.name), None)",
+        "about._replace(flow=flow), known.get(flow))",
+        "about._replace(flow=flow), None)",
         f"{_BY_HAND}test_a_replay_that_dies_repeats_at_most_the_delivery_each_destination_had_in_hand",
     ),
     guard(

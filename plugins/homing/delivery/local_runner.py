@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from homing.delivery import crash_tracking, records
@@ -66,16 +66,7 @@ def replay_batch(step: Step, batch: Batch, recorder: Recorder) -> dict[str, Coun
         most = _AT_ONCE if step.rate is None else min(_AT_ONCE, max(1, int(step.rate)))
         for portion in portions(_processed(step, batch, source, most), _weight, most=most, most_bytes=_MOST_BYTES):
             recorder.rest()
-            backlogs = [
-                run.backlog(
-                    (
-                        (context, about._replace(flow=run.flow.name), known.get(run.flow.name))
-                        for context, about, known in portion
-                    ),
-                    states[run.flow.name],
-                )
-                for run in runs
-            ]
+            backlogs = [run.backlog(_meant_for(run.flow.name, portion), states[run.flow.name]) for run in runs]
             # After a crash one after the other: of all that is in hand, nothing but what is named may be to blame.
             for together in [[one] for one in backlogs] if recorder.careful else [backlogs]:
                 workers.work_off(together)
@@ -95,6 +86,10 @@ def _processed(step: Step, batch: Batch, source: ProcessorRun, most: int) -> Ite
             context = source.run(_begin, each, about, known)
             if context is not None:
                 yield context, about, known.get(about.ref, {})
+
+
+def _meant_for(flow: str, portion: Iterable[Processed]) -> Iterator[tuple[MessageContext, Entry, Entry | None]]:
+    return ((context, about._replace(flow=flow), known.get(flow)) for context, about, known in portion)
 
 
 def _rows(batch: Batch) -> Iterator[tuple[Row, bool]]:
