@@ -20,6 +20,13 @@ _ROUTED, _FORGED = (f"tests/trust/test_{name}.py::" for name in ("routes", "forg
 
 GUARDS = (
     guard(
+        "a pipeline claims messages of its own partitions only",
+        "airflow/sensors/store.py",
+        "batch.claim(self.batch_size, self.lease, partitions=self.partitions)",
+        "batch.claim(self.batch_size, self.lease)",
+        "tests/unit/airflow_parts/test_sensor.py::test_two_pipelines_share_a_store_out_by_partition",
+    ),
+    guard(
         "what waits for a replay of its session starts no run, and the listening does not go round in circles",
         "airflow/triggers/store.py",
         "            if self.pipeline and isinstance(stores[0], SqlStore):\n",
