@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from homing.invocation import rate_limit
+from homing.invocation import guard
 from homing.stores.rabbitmq import topology
 from tests.rabbitmq_server import RabbitMQ, running_rabbitmq
 from tests.servers import MariaDB, PostgreSQL, launch
@@ -102,7 +102,7 @@ def _hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture(autouse=True)
 def _alone_within_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that runs a Spark task's code in this process leaves no share of its rates behind."""
-    monkeypatch.setattr(rate_limit, "_sharing", rate_limit._Sharing())
+    monkeypatch.setattr(guard, "_sharing", guard._Sharing())
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ _RECONCILED = "tests/unit/airflow_parts/test_reconciling.py::"
 _PAGE, _NOTES, _XCOMS, _HOOK = (
     f"airflow/{name}.py" for name in ("plugin/messages_page", "task_notes", "xcoms", "hooks/store")
 )
+_WOKEN = "tests/unit/airflow_parts/test_wake_up.py::"
 _SERIALIZED = "airflow/serialized_dag.py"
 _OBSERVED, _CONNECTED = (f"tests/unit/airflow_parts/test_{name}.py::" for name in ("observing", "connection"))
 _FUZZED = "tests/fuzz/test_xcoms.py::"
@@ -27,10 +28,24 @@ GUARDS = (
         "tests/unit/airflow_parts/test_sensor.py::test_two_pipelines_share_a_store_out_by_partition",
     ),
     guard(
+        "a store that has something wakes the trigger that waits for it",
+        "airflow/triggers/wake_up.py",
+        "            waker.listen()\n",
+        "            pass\n",
+        f"{_WOKEN}test_it_fires_when_a_message_is_committed_and_not_at_the_next_look[StoreTrigger]",
+    ),
+    guard(
+        "a trigger that is cancelled leaves no thread behind",
+        "airflow/triggers/wake_up.py",
+        "            waker.stop()\n",
+        "            pass\n",
+        f"{_WOKEN}test_a_trigger_that_is_cancelled_leaves_neither_thread_nor_connection[StoreTrigger]",
+    ),
+    guard(
         "what waits for a replay of its session starts no run, and the listening does not go round in circles",
         "airflow/triggers/store.py",
-        "            if self.pipeline and isinstance(stores[0], SqlStore):\n",
-        "            if False and isinstance(stores[0], SqlStore):\n",
+        "            if self.pipeline and is_pipeline_store(stores[0]):\n",
+        "            if False and is_pipeline_store(stores[0]):\n",
         f"{_SENSED}test_the_trigger_of_a_pipeline_does_not_fire_for_what_waits_for_a_replay_of_its_session",
     ),
     guard(
@@ -99,7 +114,7 @@ GUARDS = (
     guard(
         "a store whose leases end with the task is refused",
         _SENSOR,
-        "            if not isinstance(store, SqlStore):\n",
+        "            if not is_pipeline_store(store):\n",
         "            if not store:\n",
         f"{_SENSED}test_a_store_whose_leases_end_with_the_task_is_refused",
     ),
@@ -120,8 +135,8 @@ GUARDS = (
     guard(
         "a batch whose lease lasts is left alone",
         _RECONCILE,
-        "stores.store.expired_batches(self.after)",
-        "stores.store.expired_batches(-10**9)",
+        "stores.store.view.expired_batches(self.after)",
+        "stores.store.view.expired_batches(-10**9)",
         f"{_RECONCILED}test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended",
     ),
     guard(

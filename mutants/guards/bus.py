@@ -103,7 +103,7 @@ GUARDS = (
         "a dead letter that is collected twice is one",
         _BROKER,
         'return rows.to_store(letter, f"{kept.sequence_number}:{kept.id}", in_session=False, expires=False)',
-        "return rows.to_store(letter, str(uuid.uuid4()), in_session=False, expires=False)",
+        "return rows.to_store(letter, new_id(), in_session=False, expires=False)",
         f"{_EMBEDDED}test_collecting_the_dead_that_breaks_half_way_is_completed_by_the_next[finish_dead]",
     ),
     guard(
@@ -130,14 +130,14 @@ GUARDS = (
     guard(
         "a message whose service failed is not completed",
         "bus/listener.py",
-        "            self._settle(caller, caller.abandon, orders)\n",
-        "            self._settle(caller, caller.complete, orders)\n",
+        "            self._settle(caller, caller.abandon)\n",
+        "            self._settle(caller, caller.complete)\n",
         f"{_LISTENER}test_messages_are_completed_and_failing_ones_become_dead_letters[embedded]",
     ),
     guard(
         "after an immediate stop nothing is settled",
         "bus/listener.py",
-        "        if caller.settled or orders.forget.is_set():\n",
+        "        if caller.settled or self._is_stopped.is_set():\n",
         "        if caller.settled:\n",
         f"{_LISTENER}test_an_immediate_stop_settles_nothing[embedded]",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_SETTLING, _BOARD, _RUN, _DELIVERY = (
+_SETTLING, _IN_FLIGHT, _RUN, _DELIVERY = (
     f"listener/{name}.py" for name in ("settlement", "in_flight", "workers", "delivery")
 )
 _ADVERSITY, _OUTCOMES, _LIFECYCLE = (
@@ -14,7 +14,7 @@ _SUPERSEDING, _TWICE, _WAITING = (
     f"tests/unit/listener/test_{name}.py::" for name in ("superseding", "one_id_twice", "waiting")
 )
 _WAKE_UP = "tests/unit/listener/test_wake_up.py::"
-_POISON, _BOARDS, _SERVICES = (f"tests/unit/listener/test_{name}.py::" for name in ("poison", "board", "services"))
+_POISON, _HELD, _SERVICES = (f"tests/unit/listener/test_{name}.py::" for name in ("poison", "in_flight", "services"))
 
 GUARDS = (
     guard(
@@ -110,7 +110,7 @@ GUARDS = (
     guard(
         "an outcome that the store did not take is told again",
         _SETTLING,
-        "                self._board.settle_again(delivery, self._config.polling_seconds)\n",
+        "                self._in_flight.settle_again(delivery, self._config.polling_seconds)\n",
         "                self._done(delivery, outcome)\n",
         f"{_ADVERSITY}test_outcome_is_told_again_to_a_store_that_did_not_answer_and_nothing_is_handled_twice",
     ),
@@ -123,53 +123,53 @@ GUARDS = (
     ),
     guard(
         "after an immediate stop nothing is settled",
-        _BOARD,
+        _IN_FLIGHT,
         "allowed = self._phase != STOPPED",
         "allowed = True",
         f"{_LIFECYCLE}test_immediate_stop_acknowledges_nothing_that_is_in_flight",
     ),
     guard(
         "two messages of one id are not taken for one",
-        _BOARD,
+        _IN_FLIGHT,
         "return message.id, message.lock_token if message.sequence_number is None else message.sequence_number",
         "return message.id, None",
         f"{_TWICE}test_the_second_message_of_an_id_is_handled_and_not_taken_for_the_first",
     ),
     guard(
         "a message that comes back while it is handled is settled under its new lease",
-        _BOARD,
+        _IN_FLIGHT,
         "held.message, news = message, True",
         "news = True",
         f"{_ADVERSITY}test_message_that_comes_back_while_it_is_handled_is_not_handled_twice",
     ),
     guard(
         "what is retrieved too late is given back",
-        _BOARD,
+        _IN_FLIGHT,
         "return self._part(fresh) if self._phase == RUNNING else ([], fresh)",
         "return self._part(fresh) if self._phase == RUNNING else ([], [])",
         f"{_LIFECYCLE}test_message_that_is_retrieved_too_late_is_given_back_and_not_handled",
     ),
     guard(
         "what the listener does not hold any more is not handed out",
-        _BOARD,
+        _IN_FLIGHT,
         "            if following.lost:\n                continue\n",
         "",
-        f"{_BOARDS}test_what_is_no_longer_held_is_not_handed_out",
+        f"{_HELD}test_what_is_no_longer_held_is_not_handed_out",
     ),
     guard(
         "what may have killed its last consumer is handled alone",
-        _BOARD,
+        _IN_FLIGHT,
         "        for delivery in suspects[1:]:\n"
-        "            self._memos[delivery.id] = Memo(0.0, delivery.attempts, alone=True)\n"
+        "            self._redeliveries[delivery.id] = Redelivery(0.0, delivery.attempts, isolated=True)\n"
         "        return suspects[:1], suspects[1:]\n",
         "        return suspects, []\n",
         f"{_POISON}test_what_came_back_by_itself_is_handled_alone_and_its_like_wait_in_the_store",
     ),
     guard(
         "a lease is renewed while its handler runs",
-        _RUN,
-        "                self._store.renew(delivery.message, lease)\n",
-        "                assert delivery\n",
+        "listener/leases.py",
+        "            self._store.renew(delivery.message, self._lease)\n",
+        "            assert delivery\n",
         f"{_ADVERSITY}test_lease_is_renewed_for_as_long_as_the_handler_runs",
     ),
     guard(
@@ -182,8 +182,8 @@ GUARDS = (
     guard(
         "a batch that failed without a word about which message is taken one by one",
         _RUN,
-        "            delivery.take_back_attempt()\n            self._settler.keep(delivery, 0.0)\n",
-        "            self._settler.settle(delivery, True, metrics.PROCESSED)\n",
+        "            delivery.take_back_attempt()\n            self._outcomes.keep(delivery, 0.0)\n",
+        "            self._outcomes.settle(delivery, True, metrics.PROCESSED)\n",
         f"{_SERVICES}test_batch_that_fails_without_saying_which_is_handed_over_one_by_one",
     ),
     guard(
@@ -196,14 +196,14 @@ GUARDS = (
     guard(
         "a store is not its own dead-letter store",
         "listener/store_listener.py",
-        "if self._config.dead_letter_store is store:",
+        "if self._config.dead_letter_store is listened:",
         "if self._config.dead_letter_store is self:",
         "tests/unit/listener/test_config.py::test_store_cannot_be_its_own_dead_letter_store",
     ),
     guard(
         "a store that had nothing wakes the listener when it has",
         _RUN,
-        "            self._bell.listen()\n",
+        "            self._waker.listen()\n",
         "            pass\n",
         f"{_WAKE_UP}test_message_of_a_memory_store_is_handled_when_it_is_stored",
     ),
@@ -219,7 +219,7 @@ GUARDS = (
         "listener/wake_up.py",
         "if has_come and not self._is_ended:",
         "if has_come:",
-        f"{_WAKE_UP}test_bell_does_not_ring_after_it_was_stopped",
+        f"{_WAKE_UP}test_a_waker_that_was_stopped_wakes_no_more",
     ),
     guard(
         "what is committed just before the listening begins wakes the listener",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_STORE, _SHELF = "stores/memory/store.py", "stores/memory/index.py"
+_STORE, _INDEX = "stores/memory/store.py", "stores/memory/index.py"
 _ABILITIES, _CRASHES, _VERBS = (f"tests/conformance/test_{name}.py::" for name in ("abilities", "crashes", "verbs"))
 _OWN, _WINDOW = "tests/unit/stores/test_memory_store.py::", "tests/unit/stores/test_duplicate_window.py::"
 
@@ -50,7 +50,7 @@ GUARDS = (
         "a message is renewed by the token it is held under",
         _STORE,
         "entries = [self._held(message.id, message.lock_token) for message in messages]",
-        "entries = [self._shelf.entries[message.id] for message in messages]",
+        "entries = [self._index.entries[message.id] for message in messages]",
         f"{_ABILITIES}test_renewing_keeps_a_lease_and_fails_once_it_is_lost[memory]",
     ),
     guard(
@@ -70,16 +70,16 @@ GUARDS = (
     guard(
         "deferring is fenced by the lease",
         _STORE,
-        "            entry = self._held(*self._claimed_as(message))\n            self._shelf.leave_batch(entry)\n",
-        "            entry = self._shelf.entries[self._claimed_as(message)[0]]\n"
-        "            self._shelf.leave_batch(entry)\n",
+        "            entry = self._held(*self._claimed_as(message))\n            self._index.leave_batch(entry)\n",
+        "            entry = self._index.entries[self._claimed_as(message)[0]]\n"
+        "            self._index.leave_batch(entry)\n",
         f"{_ABILITIES}test_every_other_end_is_fenced_by_the_lease_too[memory]",
     ),
     guard(
         "dead-lettering is fenced by the lease",
         _STORE,
-        "            entry = self._held(*self._claimed_as(message))\n            self._shelf.bury(",
-        "            entry = self._shelf.entries[self._claimed_as(message)[0]]\n            self._shelf.bury(",
+        "            entry = self._held(*self._claimed_as(message))\n            self._index.dead_letter(",
+        "            entry = self._index.entries[self._claimed_as(message)[0]]\n            self._index.dead_letter(",
         f"{_ABILITIES}test_every_other_end_is_fenced_by_the_lease_too[memory]",
     ),
     guard(
@@ -113,8 +113,8 @@ GUARDS = (
     guard(
         "an id is known for as long as its window lasts",
         _STORE,
-        "self._shelf.forget_settled(now - _span(self._options.kept_for))",
-        "self._shelf.forget_settled(now - _span(self._options.purge_after))",
+        "self._index.forget_settled(now - _span(self._options.kept_for))",
+        "self._index.forget_settled(now - _span(self._options.purge_after))",
         f"{_WINDOW}test_a_memory_store_forgets_nothing_within_the_window",
     ),
     guard(
@@ -133,42 +133,42 @@ GUARDS = (
     ),
     guard(
         "a lease that ran out counts as a crash",
-        _SHELF,
+        _INDEX,
         "entry.crashes += 1",
         "entry.crashes += 0",
         f"{_ABILITIES}test_what_crashed_its_consumer_too_often_is_kept_aside_with_its_reason[memory]",
     ),
     guard(
         "a batch does not get back what others took when its lease had run out",
-        _SHELF,
+        _INDEX,
         "        self.leave_batch(entry)\n        entry.batch_id = batch_id\n",
         "        entry.batch_id = batch_id\n",
         f"{_ABILITIES}test_a_batch_whose_lease_ran_out_does_not_get_back_what_others_hold[memory]",
     ),
     guard(
         "a batch claimed again has only what is not finished",
-        _SHELF,
+        _INDEX,
         "if entry.state in (LEASED, AVAILABLE)]",
         "if entry.state]",
         f"{_ABILITIES}test_claiming_again_with_the_same_batch_id_returns_the_same_batch[memory]",
     ),
     guard(
         "only the first of a session goes",
-        _SHELF,
+        _INDEX,
         "return entry.session_id is None or self._sessions",
         "return True or self._sessions",
         f"{_ABILITIES}test_a_session_is_delivered_one_at_a_time_in_order[memory]",
     ),
     guard(
         "a session of which somebody holds a message is nobody else's",
-        _SHELF,
+        _INDEX,
         "            if entry.state == LEASED:\n                return []\n",
         "            if entry.state == LEASED:\n                continue\n",
         f"{_ABILITIES}test_a_session_claimed_by_its_id_comes_whole_and_in_order_to_one_consumer[memory]",
     ),
     guard(
         "what a heap says of an earlier state is stale",
-        _SHELF,
+        _INDEX,
         "            if entry.stamp == stamp:\n                yield entry\n",
         "            yield entry\n",
         f"{_ABILITIES}test_renewing_keeps_a_lease_and_fails_once_it_is_lost[memory]",

@@ -17,18 +17,18 @@ GUARDS = (
         "what is released is stored anew before it is acknowledged",
         _STORE,
         "self._replace(held, self._released(held.delivery))",
-        "parcel = self._released(held.delivery)\n"
+        "packed = self._released(held.delivery)\n"
         "                self._consumer.finish(held)\n"
-        "                self._publisher.publish([parcel])",
+        "                self._publisher.publish([packed])",
         f"{_ON}[release]",
     ),
     guard(
         "a dead letter is stored before its message is acknowledged",
         _STORE,
         "self._replace(held, self._dead(held.delivery, reason, description))",
-        "parcel = self._dead(held.delivery, reason, description)\n"
+        "packed = self._dead(held.delivery, reason, description)\n"
         "            self._consumer.finish(held)\n"
-        "            self._publisher.publish([parcel])",
+        "            self._publisher.publish([packed])",
         f"{_ON}[dead-letter]",
         f"{_DYING}test_a_dead_letter_that_the_broker_refuses_leaves_the_message_with_its_consumer",
     ),
@@ -36,9 +36,9 @@ GUARDS = (
         "what is postponed is stored for later before it is acknowledged",
         _STORE,
         "self._replace(held, self._postponed(held.delivery, seconds, attempts))",
-        "parcel = self._postponed(held.delivery, seconds, attempts)\n"
+        "packed = self._postponed(held.delivery, seconds, attempts)\n"
         "            self._consumer.finish(held)\n"
-        "            self._publisher.publish([parcel])",
+        "            self._publisher.publish([packed])",
         f"{_ON}[postpone]",
     ),
     guard(
@@ -137,8 +137,8 @@ GUARDS = (
     guard(
         "what the broker cannot route is not taken for stored",
         _PUBLISHER,
-        "parcel.properties, mandatory=True)",
-        "parcel.properties, mandatory=False)",
+        "packed.properties, mandatory=True)",
+        "packed.properties, mandatory=False)",
         f"{_SENDING}test_a_message_the_broker_cannot_route_is_an_error_and_the_queue_is_made_anew",
     ),
     guard(
@@ -158,7 +158,7 @@ GUARDS = (
     guard(
         "storing waits until the broker has answered for every message",
         _PUBLISHER,
-        "        link.run(partial(self._has_answered, len(parcels)))\n",
+        "        link.run(partial(self._has_answered, len(outgoing)))\n",
         "",
         f"{_SENDING}test_a_message_the_broker_refuses_is_an_error_that_names_the_first",
     ),
@@ -257,8 +257,8 @@ GUARDS = (
     guard(
         "what waits for its next try waits by the broker's clock, not by that of whoever had it",
         _STORE,
-        "        return envelope.waiting(parcel, self.name, seconds)\n",
-        "        return envelope.delayed(parcel, self.name, time.time() + seconds, time.time())\n",
+        "        return envelope.waiting(packed, self.name, seconds)\n",
+        "        return envelope.delayed(packed, self.name, time.time() + seconds, time.time())\n",
         f"{_WAITING}test_what_waits_for_its_next_try_waits_no_longer_where_the_clock_of_whoever_had_it_is_wrong"
         "[postponed-3600.0]",
     ),

@@ -1,7 +1,7 @@
 """Homing: guaranteed message delivery for people who run Airflow and Spark."""
 
 from homing.invocation.batch_result import PartialFailure
-from homing.invocation.rate_limit import CircuitBreaker
+from homing.invocation.circuit_breaker import CircuitBreaker
 from homing.listener import ListenerConfig, StoreListener
 from homing.message import Message
 from homing.pipeline import (

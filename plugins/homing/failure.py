@@ -20,8 +20,6 @@ a message is a claim: a listener takes FAILURE_TYPE off what it gives up, unless
 from __future__ import annotations
 
 import hashlib
-import secrets
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -31,7 +29,8 @@ import msgspec
 
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.excerpts import excerpt
-from homing.invocation.content_copy import accept_json
+from homing.ids import new_id, random_hex
+from homing.json_values import copy_json
 from homing.message import Message, MessageRef, decode, encode
 
 #: Marks a message whose content is a failure record.
@@ -275,8 +274,8 @@ def new_copy(record: dict[str, Any], identity: str) -> Message:
     """The same for a failure that no table took in before: the failure store of this identity does, and the record says
     so from now on. Its id is another one each time, also where the store has no identity."""
     if not identity:
-        return replace(to_copy(record), id=str(uuid.uuid4()))
-    record["taken_in"] = [identity, secrets.randbits(63)]
+        return replace(to_copy(record), id=new_id())
+    record["taken_in"] = [identity, int(random_hex(16), 16) >> 1]
     return to_copy(record)
 
 
@@ -384,7 +383,7 @@ def _read_message(written: dict[str, Any]) -> Message:
 def as_json(value: Any) -> Any:
     """The value, with whatever JSON cannot carry in it replaced by its repr. Never fails."""
     try:
-        return accept_json(value)
+        return copy_json(value)
     except UnstorableContentError:
         if type(value) is dict:
             return {_capped(key) if type(key) is str else _capped_repr(key): _json_or_repr(value[key]) for key in value}
@@ -393,7 +392,7 @@ def as_json(value: Any) -> Any:
 
 def _json_or_repr(value: Any) -> Any:
     try:
-        return accept_json(value)
+        return copy_json(value)
     except UnstorableContentError:
         return _capped_repr(value)
 

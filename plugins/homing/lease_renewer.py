@@ -105,15 +105,16 @@ class LeaseRenewer:
         for key, lease in due:
             self._attend_to(key, lease)
 
-    def close(self) -> None:
-        """Renews nothing any more, and ends the thread. Idempotent."""
+    def close(self, *, patience: float = _PATIENCE) -> None:
+        """Renews nothing any more, and ends the thread; waits so many seconds for a renewal that is on its way.
+        Idempotent."""
         with self._lock:
             self._is_closed = True
             self._leases.clear()
             self._changed.set()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_PATIENCE)
+            thread.join(patience)
 
     # -- in the thread -----------------------------------------------------------------------------------------
 
@@ -135,7 +136,8 @@ class LeaseRenewer:
                 if self._wakes_at <= now:
                     return self._due(now)
                 self._changed.clear()
-            is_idle = not self._changed.wait(min(self._wakes_at - now, _IDLE))
+                pause = self._wakes_at - now if self._leases else _IDLE
+            is_idle = not self._changed.wait(min(pause, threading.TIMEOUT_MAX))
 
     def _due(self, now: float) -> list[tuple[Hashable, _Lease]]:
         return [item for item in self._leases.items() if item[1].due - item[1].every * _ROUND <= now]

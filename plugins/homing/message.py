@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from homing.errors import UnreadableMessageError, UnstorableContentError
+from homing.json_values import copy_json
 
 Headers = Mapping[str, Any]
 
@@ -32,7 +32,6 @@ TEXT = "text"
 JSON = "json"
 BASE64 = "base64"
 
-_PLAIN = frozenset({bool, int, type(None)})
 _MAX_NAME = 255
 _IDENTITY = re.compile("[0-9a-f]{16}")
 _NAME = re.compile(rf"({_IDENTITY.pattern})-(\d{{1,19}})/(.+)", re.DOTALL)
@@ -123,7 +122,7 @@ def encode(content: Any) -> Encoded:
     Raises UnstorableContentError, with the path of the offending value, for anything but JSON, str and bytes.
     """
     if type(content) is not bytes:
-        _refuse_fault(content, "content", "JSON values, str or bytes")
+        copy_json(content)
     return encode_accepted(content)
 
 
@@ -158,29 +157,16 @@ def encode_json(value: Any, what: str = "value") -> str:
     try:
         return msgspec.json.encode(value).decode("utf-8")
     except (TypeError, ValueError) as error:
-        path = _unwritable(value, what)
         raise UnstorableContentError(
-            f"cannot store this: {path} is a number or another value that cannot be written: {error}"
+            f"cannot store this: {what} holds a number or another value that cannot be written: {error}"
         ) from error
-
-
-def _unwritable(value: Any, path: str) -> str:
-    """The path to what JSON has no way to write, such as a number of thousands of digits."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in parts:
-        try:
-            msgspec.json.encode(part)
-        except (TypeError, ValueError):
-            return _unwritable(part, f"{path}.{key}" if isinstance(value, dict) else f"{path}[{key}]")
-    return path
 
 
 def encode_headers(headers: Headers | None) -> str | None:
     """Headers as JSON text; None for none. Raises UnstorableContentError for what JSON cannot say."""
     if not headers:
         return None
-    _refuse_fault(dict(headers), "headers", "JSON values")
-    return encode_json(dict(headers), "headers")
+    return encode_json(copy_json(dict(headers), "headers", wanted="JSON values"), "headers")
 
 
 def decode_headers(text: str | None, message_id: str = "?") -> dict[str, Any]:
@@ -191,66 +177,3 @@ def decode_headers(text: str | None, message_id: str = "?") -> dict[str, Any]:
     if not isinstance(headers, dict):
         raise UnreadableMessageError(f"message {message_id} has headers that are not a JSON object")
     return headers
-
-
-def _refuse_fault(value: Any, what: str, wanted: str) -> None:
-    try:
-        fault = _find_fault(value, what)
-    except RecursionError:
-        fault = f"{what} is nested too deeply, or contains itself"
-    if fault is not None:
-        raise UnstorableContentError(f"cannot store this: {fault}; use {wanted}")
-
-
-def _find_fault(value: Any, path: str) -> str | None:
-    """What JSON cannot carry in this value, with the path to it; None when there is nothing."""
-    kind = type(value)
-    if value is None or kind is bool or kind is int:
-        return None
-    if kind is str:
-        return None if is_unicode(value) else f"{path} contains a lone surrogate, which is not a character"
-    if kind is float:
-        return None if math.isfinite(value) else f"{path} is {value}, which JSON does not have"
-    if kind is dict:
-        for key, item in value.items():
-            if type(key) is str and key.isascii() and _is_plain(item):
-                continue
-            if type(key) is not str:
-                return f"{path} has the key {_shown(key)} of type {type(key).__name__}, and JSON keys are strings"
-            fault = _find_fault(key, f"{path} key") or _find_fault(item, f"{path}.{key}")
-            if fault is not None:
-                return fault
-        return None
-    if kind is list:
-        for index, item in enumerate(value):
-            if _is_plain(item):
-                continue
-            fault = _find_fault(item, f"{path}[{index}]")
-            if fault is not None:
-                return fault
-        return None
-    return f"{path} is of type {kind.__module__}.{kind.__qualname__}"
-
-
-def _shown(key: Any) -> str:
-    try:
-        return f"{key!r:.60}"
-    except (Exception, SystemExit, GeneratorExit):  # noqa: BLE001 - its author's code may do anything
-        return "?"
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a look is enough to see that JSON can carry it; most values are of this kind."""
-    kind = type(value)
-    return kind in _PLAIN or (kind is str and value.isascii())
-
-
-def is_unicode(text: str) -> bool:
-    """Whether the text consists of characters only: a lone surrogate is none."""
-    if text.isascii():
-        return True
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -6,6 +6,7 @@ tasks (`delivery_dag(retry=...)`) and a SQL store's back-off (`store.configure(*
 
 from __future__ import annotations
 
+import random
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import Any
 from homing.constraints import Count, Factor, NotNegative, Positive, Share, check, check_fields
 from homing.errors import ConfigurationError, causes_of
 
+_random = random.Random()  # noqa: S311
 _FOREVER = 10.0**9  # seconds, thirty years: what any delay is cut off at, because clocks and locks overflow
 
 
@@ -105,7 +107,9 @@ class RetryPolicy:
             grown = float(self.interval) * float(self.multiplier) ** (attempt - 1)
         except OverflowError:
             grown = limit
-        return min(grown, limit) * (1.0 - self.jitter * _share(key, attempt))
+        delay = min(grown, limit)
+        shortest, longest = spread(delay, self.jitter, least=0.0, most=delay)
+        return longest - (longest - shortest) * _share(key, attempt)
 
     def task_arguments(self) -> dict[str, Any]:
         """The same policy in the words of an Airflow task: `retries`, `retry_delay` and their like.
@@ -153,6 +157,17 @@ def spread(wait: float, jitter: float, *, least: float, most: float) -> tuple[fl
     if wait < most:
         return wait, min(wait * (1 + jitter), most)
     return max(wait * (1 - jitter), least), wait
+
+
+def doubled(seconds: float, deliveries: int, *, most: float, jitter: float) -> float:
+    """How long a store's wait or lease is after so many deliveries: doubled with each up to `most`, and from the second
+    on spread by up to `jitter`, so that what failed together comes back apart."""
+    most = max(seconds, most)
+    wait = min(seconds * 2.0 ** min(deliveries - 1, 60), most)
+    if deliveries == 1:
+        return wait
+    shortest, longest = spread(wait, jitter, least=seconds, most=most)
+    return _random.uniform(shortest, longest)
 
 
 def _share(key: str, attempt: int) -> float:

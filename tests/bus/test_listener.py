@@ -211,7 +211,7 @@ def test_a_listener_is_set_up_rightly_or_refused(bus: Bus) -> None:
     with pytest.raises(ConfigurationError, match="on_message"):
         listener.attach(5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="detach"):
-        listener.detach()
+        listener.detach(Notes())
     listener.attach(Notes())
     with pytest.raises(ConfigurationError, match="attached"):
         listener.attach(Notes())

@@ -21,7 +21,7 @@ from homing.errors import (
     UnsupportedError,
 )
 from homing.stores.rabbitmq import topology
-from homing.stores.rabbitmq.envelope import Parcel
+from homing.stores.rabbitmq.envelope import Outgoing
 from homing.stores.rabbitmq.options import parse_url
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.store import RabbitStore
@@ -48,10 +48,10 @@ def test_a_message_the_broker_refuses_is_an_error_that_names_the_first(url: str,
     full = f"{name}.full"
     channel.queue_declare(full, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     publisher = Publisher(*parse_url(url))
-    parcels = [Parcel(f"m{n}", "", full, pika.BasicProperties(message_id=f"m{n}"), b"x") for n in range(3)]
+    outgoing = [Outgoing(f"m{n}", "", full, pika.BasicProperties(message_id=f"m{n}"), b"x") for n in range(3)]
 
     with pytest.raises(StoreError, match="did not take 2 of 3 messages; the first is m1: refused"):
-        publisher.publish(parcels)
+        publisher.publish(outgoing)
 
     publisher.link.close()
 
@@ -63,21 +63,21 @@ def test_confirms_of_a_call_that_was_interrupted_confirm_nothing_of_the_next(
     channel.queue_declare(full, durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     publisher = Publisher(*parse_url(url))
 
-    def parcel(queue: str, message_id: str) -> Parcel:
-        return Parcel(message_id, "", queue, pika.BasicProperties(message_id=message_id), b"x")
+    def packed(queue: str, message_id: str) -> Outgoing:
+        return Outgoing(message_id, "", queue, pika.BasicProperties(message_id=message_id), b"x")
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    publisher.publish([parcel(name, "m1")])
+    publisher.publish([packed(name, "m1")])
     with monkeypatch.context() as patched:
         patched.setattr(publisher.link, "run", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            publisher.publish([parcel(name, "m2")])
+            publisher.publish([packed(name, "m2")])
     eventually(lambda: channel.queue_declare(name, passive=True).method.message_count == 2)
 
     with pytest.raises(StoreError, match="did not take 1 of 1 messages"):
-        publisher.publish([parcel(full, "m3")])
+        publisher.publish([packed(full, "m3")])
 
     publisher.link.close()
     remove_store(url.partition("?")[0], name)

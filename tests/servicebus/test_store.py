@@ -26,6 +26,7 @@ from homing.errors import (
     TooLargeError,
     UnsupportedError,
 )
+from homing.lease_renewer import LeaseRenewer
 from homing.message import SCHEDULED
 from homing.store import ATTEMPTS, CRASHED
 from homing.stores.servicebus.store import ServiceBusStore
@@ -79,7 +80,7 @@ def test_a_lease_that_ran_out_is_lost_before_anybody_has_looked(
     with open_one(servicebus, name, ack_wait=1) as store:
         store.store("a")
         message = take(store)
-        monkeypatch.setattr(ServiceBusStore, "tend", lambda _: None)  # the thread that would notice has no turn
+        monkeypatch.setattr(LeaseRenewer, "_attend_to", lambda *_: None)  # the thread that would notice has no turn
         time.sleep(1.1)
 
         with pytest.raises(LeaseLostError):

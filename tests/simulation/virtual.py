@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from homing import ids
 from homing.pipeline.workers import Workers
 from tests.simulation.hub import NANOSECONDS, Clock, Hub, Strand
 
@@ -199,6 +200,7 @@ def install(patch: pytest.MonkeyPatch, here: Here) -> None:
     # As in a Pool, each call waits for the one before it.
     patch.setattr(Workers, "run_all", lambda _, calls: [call() for call in calls])
     patch.setattr(uuid, "uuid4", instead[-1][1])
+    patch.setattr(ids, "_random", here.rng)
     patch.setattr(secrets, "token_hex", lambda size=16: f"{here.rng.getrandbits(8 * size):0{2 * size}x}")
 
 

@@ -1,4 +1,4 @@
-"""BusListener."""
+"""BusListener: the listener of a queue or subscription."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
 from homing.errors import ConfigurationError
 from homing.invocation.error_info import frames_of, sign_of
-from homing.invocation.invalid_return import fault_of
+from homing.invocation.invalid_return import find_return_fault
+from homing.listener.lifecycle import Listener
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,22 @@ _WAIT = 1.0  # seconds a worker waits for a message before it looks whether it i
 _AFTER_ERROR = 1.0  # seconds before the next attempt when receiving failed
 
 
-class Service(Protocol):
-    """What a listener calls. `on_message` may take a second parameter, the Caller, and `on_error` may be missing."""
+class BusService:
+    """An object with `on_message(message)`, and `on_error(error)` if it likes, or a plain function in its place.
 
-    def on_message(self, message: Message) -> Any: ...
+    Either may take a second parameter, the Caller.
+    """
+
+    def __init__(self, attached: Any) -> None:
+        """Raises ConfigurationError for what cannot be called with a message."""
+        self.attached = attached
+        self.on_message: Callable[..., Any] = getattr(attached, "on_message", attached)
+        self.on_error: Callable[[BaseException], Any] | None = getattr(attached, "on_error", None)
+        self.name = str(getattr(attached, "__qualname__", None) or type(attached).__qualname__)
+        try:
+            self.takes_caller = len(inspect.signature(self.on_message).parameters) > 1
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{attached!r} is neither a function nor has an on_message method") from error
 
 
 class Caller:
@@ -55,7 +67,7 @@ class Caller:
         return sequence_number
 
 
-class BusListener:
+class BusListener(Listener[BusService, "BusWorkers"]):
     """Calls a service for every message of a queue or subscription, in `max_concurrent_calls` threads at a time.
 
     With `auto_complete` a message is completed when `on_message` returns and has not settled it through its Caller.
@@ -74,70 +86,61 @@ class BusListener:
         self._many_sessions = receiver.get("session_id") == NEXT_SESSION
         self._auto_complete = auto_complete
         self._calls = max_concurrent_calls
-        self._service: Service | None = None
-        self._takes_caller = False
-        self._orders = _Orders()
-        self._workers: list[threading.Thread] = []
+        super().__init__(f"the bus on {receiver.get('queue') or receiver.get('topic')!r}")
 
-    def attach(self, service: Service | Callable[..., Any]) -> None:
-        """The service to call: an object with `on_message`, or a plain function in its place."""
-        if self._service is not None:
-            raise ConfigurationError("a service is attached already: detach it first")
-        found = service if hasattr(service, "on_message") else _Function(service)
-        try:
-            parameters = inspect.signature(found.on_message).parameters
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{service!r} is neither a function nor has an on_message method") from error
-        self._service, self._takes_caller = found, len(parameters) > 1
+    def _make_service(self, service: Any) -> BusService:
+        return BusService(service)
 
-    def detach(self) -> None:
-        """Removes the service; raises ConfigurationError if there is none or the listener runs."""
-        self._forget_ended()
-        if self._service is None or self._workers:
-            raise ConfigurationError("cannot detach: no service is attached, or the listener must be stopped first")
-        self._service = None
+    def _make_run(self, service: BusService) -> BusWorkers:
+        return BusWorkers(
+            service, self._open, self._calls, auto_complete=self._auto_complete, many_sessions=self._many_sessions
+        )
+
+
+class BusWorkers:
+    """The threads of a BusListener between one start and the stop that follows it, each with a receiver of its own."""
+
+    def __init__(
+        self,
+        service: BusService,
+        open_receiver: Callable[[], MessageReceiver],
+        count: int,
+        *,
+        auto_complete: bool,
+        many_sessions: bool,
+    ) -> None:
+        self._service = service
+        self._open = open_receiver
+        self._auto_complete = auto_complete
+        self._many_sessions = many_sessions
+        self._is_draining, self._is_stopped = threading.Event(), threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"homing-bus-listener-{number}", daemon=True)
+            for number in range(count)
+        ]
 
     def start(self) -> None:
-        """Starts receiving, in its own threads."""
-        if self._service is None:
-            raise ConfigurationError("no service is attached: attach one before starting the listener")
-        self._forget_ended()
-        if self._workers:
-            raise ConfigurationError("the listener is started already")
-        self._orders = orders = _Orders()
-        self._workers = [
-            threading.Thread(target=self._work, args=(orders,), name=f"homing-bus-listener-{number}", daemon=True)
-            for number in range(self._calls)
-        ]
-        for worker in self._workers:
-            worker.start()
+        for thread in self._threads:
+            thread.start()
 
-    def graceful_stop(self, timeout: float | None = None) -> None:
-        """Stops receiving; returns when what is being handled is settled, or after `timeout` seconds.
-
-        A service may call it for its own listener: what that service is handling is settled when it returns.
-        """
-        self._orders.stop.set()
+    def drain(self, timeout: float | None, give_back: bool) -> bool:
+        self._is_draining.set()
+        if threading.current_thread() in self._threads:
+            return True  # a service stops its own listener: it cannot wait for itself
         deadline = None if timeout is None else time.monotonic() + timeout
-        for worker in self._workers:
-            if worker is not threading.current_thread():  # a service that stops its own listener
-                worker.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        self._forget_ended()
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
-    def immediate_stop(self) -> None:
-        """Stops receiving and settling: what is being handled is delivered again when its lock ends."""
-        self._orders.forget.set()
-        self._orders.stop.set()
-        self._workers = []
-
-    def _forget_ended(self) -> None:
-        self._workers = [worker for worker in self._workers if worker.is_alive()]
+    def stop(self) -> None:
+        self._is_stopped.set()
+        self._is_draining.set()
 
     # -- one worker --------------------------------------------------------------------------------------------
 
-    def _work(self, orders: _Orders) -> None:
+    def _work(self) -> None:
         receiver: MessageReceiver | None = None
-        while not orders.stop.is_set():
+        while not self._is_draining.is_set():
             try:
                 receiver = receiver or self._open()
                 message = receiver.receive(server_wait_time=_WAIT)
@@ -145,34 +148,33 @@ class BusListener:
                 self._tell(error)
                 _close(receiver)
                 receiver = None
-                orders.stop.wait(_AFTER_ERROR)
+                self._is_draining.wait(_AFTER_ERROR)
                 continue
             if message is not None:
-                self._handle(receiver, message, orders)
+                self._handle(receiver, message)
             elif self._many_sessions:
                 _close(receiver)  # this releases its session: the next receiver takes another one
                 receiver = None
         _close(receiver)
 
-    def _handle(self, receiver: MessageReceiver, message: Message, orders: _Orders) -> None:
-        if orders.forget.is_set():
+    def _handle(self, receiver: MessageReceiver, message: Message) -> None:
+        if self._is_stopped.is_set():
             return
         caller = Caller(receiver, message)
         try:
-            assert self._service is not None
-            arguments = (message, caller) if self._takes_caller else (message,)
-            fault = fault_of(self._service.on_message(*arguments))
+            arguments = (message, caller) if self._service.takes_caller else (message,)
+            fault = find_return_fault(self._service.on_message(*arguments))
             if fault is not None:
                 raise fault  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - a failing service fails its message, never the listener
             self._tell(error)
-            self._settle(caller, caller.abandon, orders)
+            self._settle(caller, caller.abandon)
         else:
             if self._auto_complete:
-                self._settle(caller, caller.complete, orders)
+                self._settle(caller, caller.complete)
 
-    def _settle(self, caller: Caller, settle: Callable[[], None], orders: _Orders) -> None:
-        if caller.settled or orders.forget.is_set():
+    def _settle(self, caller: Caller, settle: Callable[[], None]) -> None:
+        if caller.settled or self._is_stopped.is_set():
             return
         try:
             settle()
@@ -181,37 +183,12 @@ class BusListener:
 
     def _tell(self, error: BaseException) -> None:
         log.warning("bus listener: %s", sign_of(error))
-        on_error = getattr(self._service, "on_error", None)
-        if on_error is None:
+        if self._service.on_error is None:
             return
         try:
-            on_error(error)
+            self._service.on_error(error)
         except Exception as trouble:  # noqa: BLE001 - an author's code, of which nothing depends
             log.error("on_error itself failed: %s", frames_of(trouble))  # noqa: TRY400 - its text may be a message's
-
-    def __enter__(self) -> BusListener:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.graceful_stop()
-
-
-class _Orders:
-    """What the workers of one start are told. The next start has its own: a stop is not taken back."""
-
-    def __init__(self) -> None:
-        self.stop = threading.Event()
-        self.forget = threading.Event()
-
-
-class _Function:
-    """A plain function as a service."""
-
-    def __init__(self, function: Any) -> None:
-        self.on_message = function
 
 
 def _close(receiver: MessageReceiver | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from homing import message as m
 from homing.errors import NoSuchMessageError, UnstorableContentError
+from homing.json_values import is_unicode
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -100,7 +101,7 @@ class Message:
                 continue
             if type(value) is not str:
                 raise UnstorableContentError(f"{name} must be a text, got a {type(value).__name__}")
-            if "\0" in value or not m.is_unicode(value):
+            if "\0" in value or not is_unicode(value):
                 raise UnstorableContentError(f"{name} contains a NUL or a lone surrogate, which the bus cannot send")
             if name in _SHORT and len(value) > _MAX_ID:
                 raise UnstorableContentError(f"{name} must have at most {_MAX_ID} characters, got {len(value)}")

@@ -33,7 +33,7 @@ class SqlFilter:
     expression: str
 
     def matches(self, message: Message) -> bool:
-        return compile_expression(self.expression)(Seen(message)) is True
+        return compile_expression(self.expression)(MessageView(message)) is True
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def copies(rules: Iterable[Rule], message: Message) -> list[Message]:
     return [message, *found] if plain else found
 
 
-class Seen:
+class MessageView:
     """A message as an expression sees it."""
 
     def __init__(self, message: Message) -> None:
@@ -158,7 +158,9 @@ def compile_action(text: str) -> Callable[[Message], Message]:
 
     def act(message: Message) -> Message:
         for wanted, value in steps:
-            message = _changed(message, wanted, None if value is None else value(Seen(message)), remove=value is None)
+            message = _changed(
+                message, wanted, None if value is None else value(MessageView(message)), remove=value is None
+            )
         return message
 
     return act

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from uuid import uuid4
 
 from homing.cli.command import EXIT_FAILED, EXIT_OK
 from homing.cli.context import CommandContext
@@ -14,6 +13,7 @@ from homing.delivery.leased_part import resolve
 from homing.delivery.local_runner import replay_here
 from homing.delivery.operations import DEAD_LETTER, REPLAY, described, named, operation, rule_of
 from homing.errors import ConfigurationError
+from homing.ids import new_id
 from homing.pipeline import load_chain
 from homing.times import parse_past
 
@@ -45,7 +45,7 @@ def replay_failures(arguments: Namespace, context: CommandContext) -> int:
             context.show(_groups(found), arguments)
             return EXIT_FAILED if astray else EXIT_OK
         chain.refuse_dataframes()  # before any message is leased
-        batch = Batch(stores, f"homing replay/{uuid4()}", [flow.name for flow in chain.flows], chain=chain.name)
+        batch = Batch(stores, f"homing replay/{new_id()}", [flow.name for flow in chain.flows], chain=chain.name)
         with operation(
             stores.store,
             REPLAY,
@@ -84,8 +84,8 @@ def dead_letter_messages(arguments: Namespace, context: CommandContext) -> int:
     """Dead-letters waiting or failed messages. Returns 1 if some are finished, unknown or leased."""
     with context.pipeline(arguments) as stores:
         known = resolve(stores, arguments.ids)
-        failed = stores.failures.present([ref.name for refs in known.values() for ref in refs])
-        waiting = stores.store.present(arguments.ids) | {
+        failed = stores.failures.view.present([ref.name for refs in known.values() for ref in refs])
+        waiting = stores.store.view.present(arguments.ids) | {
             one for one, refs in known.items() if any(ref.name in failed for ref in refs)
         }
         moved = waiting if arguments.dry_run else _give_up(arguments, context, stores)

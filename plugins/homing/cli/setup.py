@@ -11,13 +11,13 @@ from homing.cli.command import EXIT_OK
 from homing.cli.context import VARIABLES, CommandContext
 from homing.delivery.operations import INIT, operation
 from homing.errors import ConfigurationError
-from homing.stores.sql import PRODUCER, SqlStore
+from homing.pipeline_store import PRODUCER, PipelineStore, is_pipeline_store
 
 
 class _Part(NamedTuple):
     """A store of a pipeline, or a single store."""
 
-    store: SqlStore
+    store: PipelineStore
     pipeline: bool = False
 
 
@@ -81,7 +81,7 @@ def _parts(arguments: Namespace, context: CommandContext) -> Iterator[list[_Part
         return
     context.tell("no dead-letter store given: this covers the store alone, not a pipeline")
     with context.open(arguments.store) as store:
-        if not isinstance(store, SqlStore):
+        if not is_pipeline_store(store):
             raise ConfigurationError(f"store {store.name!r} is not in a database, and has no tables")
         yield [_Part(store)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from uuid import uuid4
 
 from homing.delivery import records
 from homing.delivery.batch import Batch
 from homing.delivery.leased_part import resolve
 from homing.delivery.stores import PipelineStores
 from homing.failure import dead_letter_id, error_info
+from homing.ids import new_id
 
 _LEASE = 60.0
 
@@ -19,7 +19,7 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
 
     Leased and finished messages are left as they are. Copied before it is acknowledged, as everywhere.
     """
-    batch = Batch(stores, f"homing dead-letter/{uuid4()}", flows=())
+    batch = Batch(stores, f"homing dead-letter/{new_id()}", flows=())
     stores.store.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids=ids)
     failed = [ref.name for refs in resolve(stores, ids).values() for ref in refs]
     stores.failures.lease_batch(1, batch_id=batch.run_id, lease=_LEASE, ids={*ids, *failed})
@@ -34,4 +34,4 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     stores.ledger.close_step(fence)
     batch.dead_letter_failed()
     letters = {dead_letter_id(stores.store.name, entry.ref.name): entry.ref.id for entry in entries}
-    return {letters[letter] for letter in stores.dead_letters.present(letters)}
+    return {letters[letter] for letter in stores.dead_letters.view.present(letters)}

@@ -17,7 +17,7 @@ from homing.delivery.batch import Batch
 from homing.delivery.entries import entry_of, is_over, unreadable
 from homing.delivery.recorder import Part, Recorder
 from homing.errors import ContentError
-from homing.invocation.rate_limit import Rate
+from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DROPPED, FAILED, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import MessageRef
 from homing.pipeline import Flow, HandlerChain, MessageContext, SourceFlow
@@ -116,7 +116,7 @@ class FlowRun:
         self._recorder = recorder
         self._workers = workers
         self._size, self._threads = (1, 1) if step.fence.crashed else (flow.batch, flow.threads)
-        self._pace = None if step.rate is None else Rate(step.rate, sleep=recorder.wait)
+        self._pace = None if step.rate is None else RateLimiter(step.rate, sleep=recorder.wait)
 
     def backlog(
         self, messages: Iterable[tuple[Any, Entry, Entry | None]], states: list[str]

@@ -27,8 +27,8 @@ class Delivery:
     #: Attempts so far, those before it went back to its store included.
     attempts: int = 0
     began: int = 0
-    #: Whether to deliver it alone: it may crash a batch.
-    alone: bool = False
+    #: Whether to deliver it by itself: it may crash a batch.
+    isolated: bool = False
     #: How to settle it and what to count then, where that is decided and only the store did not answer.
     verdict: tuple[bool, str] | None = None
     settlings: int = 0
@@ -36,7 +36,6 @@ class Delivery:
     is_resting: bool = False
     #: Whether the listener no longer holds it, although its handler may still run.
     lost: bool = False
-    renew_at: float = 0.0
     taken_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
@@ -71,7 +70,7 @@ class Delivery:
         """The call did not tell about this message, so it does not count as an attempt. The next call is for it
         alone."""
         self.attempts -= 1
-        self.alone = True
+        self.isolated = True
 
     def begin_attempt(self) -> None:
         """Counts an attempt."""

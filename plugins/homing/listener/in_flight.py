@@ -1,4 +1,4 @@
-"""Board: what a run of a listener holds, what is due, and when to ask the store again. No store is called here."""
+"""InFlight: what a listener holds, what is due, and when to ask the store again. No store is called here."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ _FORGET_FROM = 10_000
 _FORGET_AFTER = 3600.0  # seconds for which a message that went back to the store may have gone elsewhere
 
 
+def _do_nothing(_: Delivery) -> None: ...
+
+
 @dataclass(frozen=True)
-class Memo:
+class Redelivery:
     """What is known of a message that went back to its store: when to go on with it, after how many attempts."""
 
     due: float
     attempts: int = 0
-    alone: bool = False
+    isolated: bool = False
 
 
 def _key(message: Message) -> tuple[str, object]:
@@ -42,10 +45,21 @@ def _key(message: Message) -> tuple[str, object]:
     return message.id, message.lock_token if message.sequence_number is None else message.sequence_number
 
 
-class Board:
+class InFlight:
     """Shared by all threads of one run. Thread-safe."""
 
-    def __init__(self, polling_interval: float, batch_size: int) -> None:
+    def __init__(
+        self,
+        polling_interval: float,
+        batch_size: int,
+        *,
+        keep: Callable[[Delivery], object] = _do_nothing,
+        forget: Callable[[Delivery], object] = _do_nothing,
+    ) -> None:
+        """`keep` and `forget` are called when a message comes to be held, or is held under a new lease, and when it
+        is not held any more."""
+        self._keep_lease = keep
+        self._forget_lease = forget
         self._polling_interval = polling_interval
         self._batch_size = batch_size
         self._changed = threading.Condition()
@@ -53,9 +67,9 @@ class Board:
         self._held: dict[tuple[str, object], Delivery] = {}
         self._waiting: list[tuple[float, int, Delivery]] = []
         self._order = itertools.count()
-        self._memos: dict[str, Memo] = {}
+        self._redeliveries: dict[str, Redelivery] = {}
         self._forget_from = _FORGET_FROM
-        self._is_wary = False
+        self._isolates = False
         self._next_poll = 0.0
         self._expected: list[float] = []
         self._is_polling = False
@@ -85,7 +99,7 @@ class Board:
             return None
 
     def arrived(
-        self, messages: Sequence[Message], renew_at: float, due_in: float | None = None
+        self, messages: Sequence[Message], due_in: float | None = None
     ) -> tuple[list[Delivery], list[Delivery]]:
         """Reports what a poll found, and in how many seconds the store has more, if it knows; returns what to handle
         now, and what to give back because it came too late."""
@@ -96,12 +110,12 @@ class Board:
                 heapq.heappop(self._expected)
             # A store that has something now and hands out nothing, or rubbish, must not make the listener run hot.
             pause = min(due_in or self._polling_interval, self._polling_interval)
-            fresh, news = self._sort(messages, renew_at)
+            fresh, news = self._sort(messages)
             self._next_poll = now if news else now + pause
             self._changed.notify_all()
             return self._part(fresh) if self._phase == RUNNING else ([], fresh)
 
-    def _sort(self, messages: Sequence[Message], renew_at: float) -> tuple[list[Delivery], bool]:
+    def _sort(self, messages: Sequence[Message]) -> tuple[list[Delivery], bool]:
         """What to handle now, and whether there was anything new at all."""
         fresh: list[Delivery] = []
         now, news = time.monotonic(), False
@@ -111,17 +125,19 @@ class Board:
                 news = True
                 # One that came back unsettled may have crashed its last consumer.
                 suspect = type(message.delivery_count) is int and message.delivery_count > 1
-                memo = self._memos.pop(message.id, None) or Memo(0.0, alone=suspect)
-                delivery = Delivery(message, attempts=memo.attempts, alone=memo.alone, renew_at=renew_at)
+                redelivery = self._redeliveries.pop(message.id, None) or Redelivery(0.0, isolated=suspect)
+                delivery = Delivery(message, attempts=redelivery.attempts, isolated=redelivery.isolated)
                 self._held[_key(message)] = delivery
-                if memo.due > now and self._phase == RUNNING:
-                    self._push(delivery, memo.due)
+                self._keep_lease(delivery)
+                if redelivery.due > now and self._phase == RUNNING:
+                    self._push(delivery, redelivery.due)
                 else:
                     fresh.append(delivery)
             elif message.lock_token != held.message.lock_token:
                 # The lease ran out and it came back to us: the handler goes on, under the new lease.
                 held.message, news = message, True
                 held.is_resting = False
+                self._keep_lease(held)
         return fresh, news
 
     def _part(self, fresh: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
@@ -130,16 +146,16 @@ class Board:
         Messages that must be alone are handled one after the other, and until then are safe in the store: if the first
         of them ends this process, that is not held against the others, however often it happens.
         """
-        suspects = [delivery for delivery in fresh if delivery.alone]
+        suspects = [delivery for delivery in fresh if delivery.isolated]
         if fresh:
-            self._is_wary = bool(suspects)
+            self._isolates = bool(suspects)
         if not suspects:
             return fresh, []
         for delivery in fresh:
-            if not delivery.alone:
+            if not delivery.isolated:
                 self._push(delivery, 0.0)
         for delivery in suspects[1:]:
-            self._memos[delivery.id] = Memo(0.0, delivery.attempts, alone=True)
+            self._redeliveries[delivery.id] = Redelivery(0.0, delivery.attempts, isolated=True)
         return suspects[:1], suspects[1:]
 
     def _may_poll(self, now: float) -> bool:
@@ -153,7 +169,7 @@ class Board:
         due: list[Delivery] = []
         while self._waiting and self._waiting[0][0] <= now and len(due) < self._batch_size:
             following = self._waiting[0][2]
-            single = following.alone or following.verdict is not None
+            single = following.isolated or following.verdict is not None
             if due and single:
                 break
             heapq.heappop(self._waiting)
@@ -189,18 +205,20 @@ class Board:
         """The listener no longer holds this."""
         with self._changed:
             delivery.lost = True
+            self._forget_lease(delivery)
             if self._held.get(_key(delivery.message)) is delivery:
                 del self._held[_key(delivery.message)]
             self._changed.notify_all()
 
-    def remember(self, message_id: str, seconds: float, attempts: int = 0, *, alone: bool = False) -> None:
+    def remember(self, message_id: str, seconds: float, attempts: int = 0, *, isolated: bool = False) -> None:
         """This message goes back to the store. Should it come from there sooner than that, it has to wait here."""
         with self._changed:
             now = time.monotonic()
-            if len(self._memos) >= self._forget_from:
-                self._memos = {key: memo for key, memo in self._memos.items() if memo.due > now - _FORGET_AFTER}
-                self._forget_from = max(_FORGET_FROM, 2 * len(self._memos))
-            self._memos[message_id] = Memo(now + seconds, attempts, alone)
+            if len(self._redeliveries) >= self._forget_from:
+                latest = now - _FORGET_AFTER
+                self._redeliveries = {key: known for key, known in self._redeliveries.items() if known.due > latest}
+                self._forget_from = max(_FORGET_FROM, 2 * len(self._redeliveries))
+            self._redeliveries[message_id] = Redelivery(now + seconds, attempts, isolated)
 
     def expect(self, seconds: float) -> None:
         """The store has something by then: it is asked soon after, however long the polling interval is."""
@@ -274,7 +292,7 @@ class Board:
     def take_limit(self) -> int:
         """How many messages to take at once: one, while those that come must be alone."""
         with self._changed:
-            return 1 if self._is_wary else self._batch_size
+            return 1 if self._isolates else self._batch_size
 
     @property
     def is_full(self) -> bool:

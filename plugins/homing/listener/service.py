@@ -50,11 +50,6 @@ class Service:
                 f"service {self.name!r} has an annotation that cannot be resolved: {error}"
             ) from error
 
-    def is_made_of(self, service: Any) -> bool:
-        """Whether this is the service that was attached."""
-        same_method = inspect.ismethod(service) and inspect.ismethod(self.attached) and service == self.attached
-        return service is self.attached or same_method
-
     def call(self, messages: Sequence[Message]) -> list[Answer]:
         """Hands the messages over, and returns what became of each. Blocking; waits for coroutines.
 

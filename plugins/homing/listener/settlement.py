@@ -1,4 +1,4 @@
-"""Settler: carries the outcome of an attempt to the stores.
+"""OutcomeWriter: carries the outcome of an attempt to the stores.
 
 The next durable copy of a message always exists before this one is finished.
 """
@@ -24,11 +24,12 @@ from homing.failure import (
     letter_headers,
     ref_of,
 )
+from homing.ids import new_id
 from homing.invocation.error_info import describe, sign_of
 from homing.listener import metrics
 from homing.listener.config import ListenerConfig, name_of
 from homing.listener.delivery import Delivery
-from homing.listener.in_flight import Board
+from homing.listener.in_flight import InFlight
 from homing.listener.partial_progress import Progress
 from homing.listener.service import Service
 from homing.message import DEAD, Message, MessageRef
@@ -38,7 +39,7 @@ from homing.store import (
     CLAIM,
     CRASHED,
     DEAD_LETTER,
-    ENVELOPE,
+    FULL_MESSAGE,
     RESCHEDULE,
     SCHEDULE,
     SESSIONS,
@@ -53,11 +54,11 @@ MAX_SETTLINGS = 10
 _PAGE = 100  # dead messages looked at at once
 
 
-class Settler:
+class OutcomeWriter:
     """Acknowledges, releases, drops and dead-letters for one run of a listener. Thread-safe."""
 
     def __init__(
-        self, store: Store, config: ListenerConfig, service: Service, board: Board, counts: metrics.Counts
+        self, store: Store, config: ListenerConfig, service: Service, in_flight: InFlight, counts: metrics.Counts
     ) -> None:
         self._store = store
         self._store_name = name_of(store)
@@ -66,7 +67,7 @@ class Settler:
         self._service = service.name
         self._takes_records = service.takes_records
         self._records_of = service.records_of or self._store_name
-        self._board = board
+        self._in_flight = in_flight
         self._counts = counts
 
     def succeeded(self, deliveries: Sequence[Delivery]) -> None:
@@ -113,7 +114,7 @@ class Settler:
         if delivery.has_moved and self._supersede(delivery, delay, delivery.attempts):
             return
         self._counts.add(metrics.RETRIED)
-        if self._postpone(delivery, delay) or (self._board.is_full and self._leave_to_store(delivery, delay)):
+        if self._postpone(delivery, delay) or (self._in_flight.is_full and self._leave_to_store(delivery, delay)):
             return
         self.keep(delivery, delay)
 
@@ -121,7 +122,7 @@ class Settler:
         """Keeps it for its next attempt, or releases it where the run does not wait for that any more."""
         # Before it is available again: if this process dies meanwhile, no waiting message is to blame.
         self._rest(delivery)
-        if not self._board.again(delivery, delay):
+        if not self._in_flight.again(delivery, delay):
             self._let_go(delivery)
 
     def take_in_hand(self, delivery: Delivery) -> bool:
@@ -132,11 +133,11 @@ class Settler:
             self._store.rest(delivery.message, resting=False)
         except (LeaseLostError, NotInFlightError) as error:
             log.warning("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
-            self._board.finished(delivery)
+            self._in_flight.finished(delivery)
             return False
         except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("message %s waits for store %s: %s", delivery.id, self._store_name, sign_of(error))
-            self._board.settle_again(delivery, self._config.polling_seconds)
+            self._in_flight.settle_again(delivery, self._config.polling_seconds)
             return False
         delivery.is_resting = False
         return True
@@ -172,7 +173,7 @@ class Settler:
                     "message %s: store %s did not take the outcome %s, trying again: %s",
                     *(delivery.id, self._store_name, outcome, sign_of(error)),
                 )
-                self._board.settle_again(delivery, self._config.polling_seconds)
+                self._in_flight.settle_again(delivery, self._config.polling_seconds)
         else:
             self._done(delivery, outcome)
 
@@ -183,7 +184,7 @@ class Settler:
             self._store.acknowledge(delivery.message, success=False)
         except Exception as error:  # noqa: BLE001 - the lease does the same, later
             log.warning("message %s could not be released: %s", delivery.id, sign_of(error))
-        self._board.finished(delivery)
+        self._in_flight.finished(delivery)
 
     # -- giving up ---------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class Settler:
         """Releases it. It may be retrieved again at once, and then has to wait until the next poll is due."""
         wait = self._config.polling_seconds
         if not (delivery.has_moved and self._supersede(delivery, wait, 0)):
-            self._board.remember(delivery.id, wait)
+            self._in_flight.remember(delivery.id, wait)
             self.settle(delivery, False, metrics.RELEASED)
 
     def _postpone(self, delivery: Delivery, delay: float) -> bool:
@@ -228,15 +229,15 @@ class Settler:
                 return False
         except (LeaseLostError, NotInFlightError) as error:
             log.warning("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
-            self._board.remember(delivery.id, delay, delivery.attempts, alone=delivery.alone)
+            self._in_flight.remember(delivery.id, delay, delivery.attempts, isolated=delivery.isolated)
         except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, sign_of(error))
             return False
         else:
-            if delivery.alone:
-                self._board.remember(delivery.id, delay, alone=True)
-        self._board.finished(delivery)
-        self._board.expect(delay)
+            if delivery.isolated:
+                self._in_flight.remember(delivery.id, delay, isolated=True)
+        self._in_flight.finished(delivery)
+        self._in_flight.expect(delay)
         return True
 
     def _leave_to_store(self, delivery: Delivery, delay: float) -> bool:
@@ -247,10 +248,10 @@ class Settler:
         features, in_session = self._store.features, delivery.message.session_id is not None
         if RESCHEDULE not in features or (in_session and SESSIONS in features):
             return False
-        self._board.remember(delivery.id, delay, delivery.attempts, alone=delivery.alone)
+        self._in_flight.remember(delivery.id, delay, delivery.attempts, isolated=delivery.isolated)
         try:
             self._store.acknowledge(delivery.message, success=False)
-            self._board.finished(delivery)
+            self._in_flight.finished(delivery)
             self._store.reschedule([delivery.id], _from_now(delay))
         except Exception as error:  # noqa: BLE001 - what was released comes back at once, and then waits here
             log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, sign_of(error))
@@ -261,8 +262,8 @@ class Settler:
         headers = {key: value for key, value in delivery.message.headers.items() if key != ATTEMPTS}
         if attempts:
             headers[ATTEMPTS] = attempts
-        successor = delivery.successor or str(uuid.uuid4())
-        self._board.remember(successor, delay)
+        successor = delivery.successor or new_id()
+        self._in_flight.remember(successor, delay)
         try:
             # Other listeners are to wait as well.
             due = _from_now(delay) if attempts and SCHEDULE in self._store.features else None
@@ -329,7 +330,7 @@ class Settler:
         except StoreUnavailableError:
             raise
         except Exception as trouble:
-            if ENVELOPE not in dead.features:
+            if FULL_MESSAGE not in dead.features:
                 raise
             # What does not fit there is in the headers too, as far as it is useful.
             log.warning("dead letter of message %s is stored without its properties: %s", delivery.id, sign_of(trouble))
@@ -366,7 +367,7 @@ class Settler:
         """An id for this entry of the store alone: the same one each time, where the store numbers its messages."""
         number = delivery.message.sequence_number
         if number is None or delivery.has_moved:
-            return str(uuid.uuid4())
+            return new_id()
         place = f"{self._store_name}/{delivery.id}/{number}"
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{place}/{delivery.stored_at}"))
 
@@ -374,7 +375,7 @@ class Settler:
 
     def _done(self, delivery: Delivery, outcome: str) -> None:
         self._counts.add(outcome)
-        self._board.finished(delivery)
+        self._in_flight.finished(delivery)
         log.debug("message %s of store %s: %s", delivery.id, self._store_name, outcome)
 
     def _lost(self, delivery: Delivery, outcome: str, error: BaseException) -> None:
@@ -383,12 +384,12 @@ class Settler:
             *(delivery.id, self._store_name, outcome, self._service, sign_of(error)),
         )
         self._counts.add(metrics.LOST_LEASES)
-        self._board.finished(delivery)
+        self._in_flight.finished(delivery)
 
 
 def _store_whole(store: Store, message: Message) -> None:
     """With everything that is written on it, where the store takes that; else content, id and headers."""
-    if ENVELOPE in store.features:
+    if FULL_MESSAGE in store.features:
         store.store(message)
     else:
         store.store(message.content, id=message.id, headers=message.headers)

@@ -17,11 +17,13 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
+from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, done_of, new_copy, read_record
 from homing.ids import new_id
-from homing.invocation.content_copy import accept, accept_json
+from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
+from homing.json_values import copy_json
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
@@ -32,7 +34,7 @@ from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
 from homing.pipeline.runner import run_chain
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
-from homing.store import ENVELOPE, SCHEDULE, Store
+from homing.store import FULL_MESSAGE, SCHEDULE, Store
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class HandlerChain:
         *,
         source_flow: Any = (),
         destinations_flow: Any = (),
-        failure_store: Store | None = None,
+        failure_store: Store | ThreeVerbs | None = None,
         replay: ReplayConfig | None = None,
     ) -> None:
         """`failure_store` gets a failure record of every message `execute` could not carry all the way.
@@ -74,7 +76,7 @@ class HandlerChain:
         self.name = _checked_name(name)
         self.source: SourceFlow = as_source_flow(source_flow)
         self.flows: tuple[Flow, ...] = as_flows(destinations_flow)
-        self.failure_store = failure_store
+        self.failure_store = None if failure_store is None else as_store(failure_store, "failure_store")
         #: The "module:attribute" this chain was loaded by; with it, it can be pickled.
         self.reference: str | None = None
         #: Whether it was built while `load_chain` imported its module. Such a chain starts no listener.
@@ -95,7 +97,7 @@ class HandlerChain:
         the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
         a content or headers that no store could keep; then no handler has run.
         """
-        own_headers = accept_json(dict(headers)) if headers else {}
+        own_headers = copy_json(dict(headers)) if headers else {}
         return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:
@@ -217,7 +219,7 @@ class HandlerChain:
         try:
             # Under an id of its own: a store takes each id once, and a message may fail many times.
             copy = new_copy(record, self.failure_store.identity)
-            if ENVELOPE not in self.failure_store.features:
+            if FULL_MESSAGE not in self.failure_store.features:
                 return self.failure_store.store(copy.content, **later), ""
             return self.failure_store.store(copy, **later), ""
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller still has the message

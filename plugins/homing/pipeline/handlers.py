@@ -21,10 +21,12 @@ from typing import Any, overload
 
 from homing.errors import ChainError
 from homing.invocation.batch_result import PartialFailure
+from homing.invocation.circuit_breaker import Circuit, CircuitBreaker
 from homing.invocation.coroutines import run
-from homing.invocation.rate_limit import Circuit, CircuitBreaker, Guard, Rate
+from homing.invocation.guard import Guard
+from homing.invocation.rate_limit import RateLimiter
 from homing.invocation.signature import Convention, compile_call, compile_item
-from homing.message import is_unicode
+from homing.json_values import is_unicode
 from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext
 from homing.pipeline.signals import Drop
@@ -266,7 +268,7 @@ def _guard(rate: float | None, breaker: CircuitBreaker | None) -> Guard | None:
     if rate is None and breaker is None:
         return None
     return Guard(
-        None if rate is None else Rate(rate),
+        None if rate is None else RateLimiter(rate),
         None if breaker is None else Circuit(breaker),
         answers=(Drop, PartialFailure),
     )

@@ -8,7 +8,6 @@ on is noted in the ledger before: if it kills even the driver, the next attempt 
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,7 +25,8 @@ from homing.delivery.step import SKIPPED
 from homing.errors import HandlerError
 from homing.failure import worker_crash
 from homing.invocation.error_info import describe, sign_of, text_of
-from homing.invocation.invalid_return import fault_of
+from homing.invocation.invalid_return import find_return_fault
+from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import DestinationFlow, Drop
@@ -205,13 +205,14 @@ class DataFrameFlow:
             self._give_up(flow.name, handlers, head, error)
 
         search, untried = self._bisection(call, give_up, known), 0
-        slow = rate if flow.destination.dataframe else None
-        size, began = len(waiting) if slow is None else max(1, int(slow)), time.monotonic()
+        pace = RateLimiter(rate) if rate and flow.destination.dataframe else None
+        size = len(waiting) if pace is None else max(1, int(pace.per_second))
         with messages:
             for first in range(0, len(waiting), max(1, size)):
-                if slow is not None:
-                    time.sleep(max(0.0, began + first / slow - time.monotonic()))
-                untried += sum(search.over(part) for part in self._parts(waiting[first : first + size], rows=False))
+                part = waiting[first : first + size]
+                if pace is not None:
+                    pace.wait(len(part))
+                untried += sum(search.over(some) for some in self._parts(part, rows=False))
         self._tell_untried(untried)
         self.ledger.suspect(self.fence, None)
         return total
@@ -375,7 +376,7 @@ def _refuse_twice(out: Mapping[str, int]) -> None:
 
 
 def _refuse_unfinished(destination: Handler, returned: object) -> None:
-    fault = fault_of(returned)
+    fault = find_return_fault(returned)
     if fault is not None:
         name = destination.name
         raise HandlerError(f"destination {name!r} failed: {text_of(fault)}", name) from fault

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
 
 from homing.delivery.work_files import Files
 from homing.errors import LakeError
+from homing.ids import random_hex
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _ABANDONED_AFTER = 7 * 86_400
 
 def _new_name() -> str:
     # By the clock of the job: some file systems do not keep when a folder was made.
-    return f"{int(time.time())}-{uuid.uuid4().hex}"
+    return f"{int(time.time())}-{random_hex(32)}"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from homing.delivery.arrow.columns import STORED, rows_of
 from homing.errors import ConfigurationError, UnsupportedError
+from homing.ids import new_id
 from homing.message import TEXT, Message, decode, decode_headers, encode, encode_json
 from homing.portions import portions
 from homing.size_limit import weight
@@ -61,7 +61,7 @@ class _Writing:
             raise ConfigurationError(f"the column `headers` is a map or JSON text, not {headers.simpleString()}")
         self._has_ids = "id" in schema.names
         # Names the job, so that ids made for rows without one are the same in every try of a task.
-        self._job = str(uuid.uuid4())
+        self._job = new_id()
 
     def _store(self, batches: Iterator[pa.RecordBatch]) -> Stored:
         context = TaskContext.get()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from homing.errors import UnstorableContentError
-from homing.message import Headers, Message, encode_headers, is_unicode
+from homing.ids import ordered_ids
+from homing.json_values import is_unicode
+from homing.message import Headers, Message, encode_headers
 
 MAX_ID = 255
 _TEXTS = (
@@ -26,7 +26,7 @@ def as_message(
     """A content, or a whole Message, with what was given beside it; raises UnstorableContentError."""
     given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
     given = {key: value for key, value in given.items() if value is not None}
-    message = content if isinstance(content, Message) else Message(id or new_id(), content)
+    message = content if isinstance(content, Message) else Message(id or next(ordered_ids()), content)
     message = replace(message, **given) if given else message
     refuse_unfit(message)
     return message
@@ -56,8 +56,3 @@ def written_texts(message: Message, body: str) -> dict[str, str | None]:
     """All texts of a message as they are written down, its content as `body`: what a SizeLimit looks at."""
     texts: dict[str, str | None] = {name: getattr(message, name) for name in _TEXTS}
     return {**texts, "message": body, "headers": encode_headers(message.headers)}
-
-
-def new_id() -> str:
-    """Unique, and rising with time."""
-    return f"{time.time_ns():016x}-{secrets.token_hex(8)}"

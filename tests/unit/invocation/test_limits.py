@@ -6,7 +6,9 @@ import pytest
 
 from homing import CircuitBreaker, ExecutionError, HandlerChain, destination
 from homing.errors import ChainError, CircuitOpenError, ConfigurationError
-from homing.invocation.rate_limit import Circuit, Guard, Rate, share_rates
+from homing.invocation.circuit_breaker import Circuit
+from homing.invocation.guard import Guard, share_rates
+from homing.invocation.rate_limit import RateLimiter
 
 
 class Clock:
@@ -24,7 +26,7 @@ class Clock:
 
 def test_a_rate_spreads_calls_evenly_and_never_makes_up_for_idle_time() -> None:
     clock = Clock()
-    rate = Rate(4, clock, clock.sleep)
+    rate = RateLimiter(4, clock=clock, sleep=clock.sleep)
     for _ in range(3):
         rate.wait()
     assert clock.slept == [0.25, 0.25]
@@ -36,11 +38,12 @@ def test_a_rate_spreads_calls_evenly_and_never_makes_up_for_idle_time() -> None:
 
 def test_a_rate_is_shared_by_those_who_call_at_the_same_time() -> None:
     clock = Clock()
-    rate = Rate(4, clock, clock.sleep)
+    rate = RateLimiter(4, clock=clock, sleep=clock.sleep)
+    guard = Guard(rate, None)
     share_rates(2)
     try:
-        rate.wait()
-        rate.wait()
+        guard.call(str)
+        guard.call(str)
     finally:
         share_rates(1)
     assert clock.slept == [0.5]
@@ -49,7 +52,7 @@ def test_a_rate_is_shared_by_those_who_call_at_the_same_time() -> None:
 @pytest.mark.parametrize("bad", [0, -1, float("inf"), True, "10"])
 def test_a_rate_that_cannot_be_is_refused(bad: object) -> None:
     with pytest.raises(ConfigurationError, match="calls per second"):
-        Rate(bad)  # type: ignore[arg-type]
+        RateLimiter(bad)  # type: ignore[arg-type]
 
 
 def opened(clock: Clock) -> Circuit:

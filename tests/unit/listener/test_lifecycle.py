@@ -260,7 +260,7 @@ def test_message_that_is_retrieved_too_late_is_given_back_and_not_handled(
     assert asked.wait(20)
     stopping = threading.Thread(target=getattr(listener, stop))
     stopping.start()
-    until(lambda: listener._run is None or listener._run.board._phase != "running")
+    until(lambda: listener._run is None or listener._run.in_flight._phase != "running")
     answer.set()
     until(lambda: plain.told == [("m1", False)])
     stopping.join(20)

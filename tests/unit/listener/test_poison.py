@@ -14,7 +14,7 @@ import pytest
 
 import homing
 from homing import Message, open_store
-from homing.listener.in_flight import Board
+from homing.listener.in_flight import InFlight
 from homing.message import ACKNOWLEDGED, DEAD
 from homing.store import Store
 
@@ -140,38 +140,38 @@ def never() -> bool:
     return False
 
 
-def arrived(board: Board, **delivered: int) -> tuple[list[str], list[str]]:
+def arrived(in_flight: InFlight, **delivered: int) -> tuple[list[str], list[str]]:
     """Messages that were delivered so often: those to be handled now, and those to be given back."""
-    assert board.next_work(True, never) == []
-    now, back = board.arrived([Message(name, None, delivery_count=count) for name, count in delivered.items()], 0.0)
+    assert in_flight.next_work(True, never) == []
+    now, back = in_flight.arrived([Message(name, None, delivery_count=count) for name, count in delivered.items()])
     for delivery in back:
-        board.finished(delivery)
+        in_flight.finished(delivery)
     return [delivery.id for delivery in now], [delivery.id for delivery in back]
 
 
 def test_what_came_back_by_itself_is_handled_alone_and_its_like_wait_in_the_store() -> None:
-    board = Board(60, batch_size=10)
-    assert arrived(board, a=1, b=2, c=1, d=3) == (["b"], ["d"])
-    assert board.take_limit == 1
-    assert [delivery.id for delivery in board.next_work(False, never) or ()] == ["a", "c"]
+    in_flight = InFlight(60, batch_size=10)
+    assert arrived(in_flight, a=1, b=2, c=1, d=3) == (["b"], ["d"])
+    assert in_flight.take_limit == 1
+    assert [delivery.id for delivery in in_flight.next_work(False, never) or ()] == ["a", "c"]
 
 
 def test_batches_are_taken_again_once_a_message_comes_that_did_no_harm() -> None:
-    board = Board(0.001, batch_size=10)
-    assert arrived(board, a=2, b=2) == (["a"], ["b"])
-    arrived(board)
-    assert board.take_limit == 1
-    assert arrived(board, c=1) == (["c"], [])
-    assert board.take_limit == 10
+    in_flight = InFlight(0.001, batch_size=10)
+    assert arrived(in_flight, a=2, b=2) == (["a"], ["b"])
+    arrived(in_flight)
+    assert in_flight.take_limit == 1
+    assert arrived(in_flight, c=1) == (["c"], [])
+    assert in_flight.take_limit == 10
 
 
 def test_what_the_listener_gave_back_itself_may_share_a_batch() -> None:
-    board = Board(60, batch_size=10)
-    board.remember("a", 0.0)
-    assert arrived(board, a=2, b=1) == (["a", "b"], [])
+    in_flight = InFlight(60, batch_size=10)
+    in_flight.remember("a", 0.0)
+    assert arrived(in_flight, a=2, b=1) == (["a", "b"], [])
 
 
 def test_what_hung_here_is_alone_even_if_its_store_counts_no_deliveries() -> None:
-    board = Board(60, batch_size=10)
-    board.remember("a", 0.0, alone=True)
-    assert arrived(board, a=0, b=0) == (["a"], [])
+    in_flight = InFlight(60, batch_size=10)
+    in_flight.remember("a", 0.0, isolated=True)
+    assert arrived(in_flight, a=0, b=0) == (["a"], [])

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from homing import open_store
-from homing.listener.wake_up import Bell
+from homing.listener.wake_up import Waker
 from homing.store import Store
 from homing.stores.sql.notify import WakeUp
 
@@ -125,10 +125,10 @@ def test_stopped_listener_leaves_neither_thread_nor_connection(
     how: str, inbox: Store, server: sa.Engine, listen: Any, until: Any
 ) -> None:
     listener = listen(inbox, [].append, polling_interval=NEVER)
-    bell = listener._current_run()._bell
+    waker = listener._current_run()._waker
     until(lambda: listeners(server))
     getattr(listener, how)()
-    until(lambda: not bell._thread.is_alive())
+    until(lambda: not waker._thread.is_alive())
     until(lambda: not listeners(server))  # the server ends its side a moment later
 
 
@@ -202,7 +202,7 @@ def test_store_that_is_mistaken_or_away_does_not_make_the_listener_run_hot(
     assert store.asked < 10  # it is asked again after 0.02 s, then 0.04 s, 0.08 s, …
 
 
-def test_bell_does_not_ring_after_it_was_stopped(until: Any) -> None:
+def test_a_waker_that_was_stopped_wakes_no_more(until: Any) -> None:
     rung: list[int] = []
     let_go = False
 
@@ -211,11 +211,11 @@ def test_bell_does_not_ring_after_it_was_stopped(until: Any) -> None:
         return True
 
     store = Ringing(answer)
-    bell = Bell(store, lambda: rung.append(1), NEVER)
-    bell.start()
-    bell.listen()
+    waker = Waker(store, lambda: rung.append(1), NEVER)
+    waker.start()
+    waker.listen()
     until(lambda: store.asked)
-    bell.stop()
+    waker.stop()
     let_go = True
-    until(lambda: not bell._thread.is_alive())
+    until(lambda: not waker._thread.is_alive())
     assert not rung

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from homing import Message, RetryPolicy
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, StoreError
+from homing.invocation.rate_limit import RateLimiter
 from homing.stores.sql import SqlStore, open_sql_store, properties
 from tests.unit.stores.databases import execute, opened
 
@@ -395,26 +397,25 @@ def test_ids_that_differ_only_in_case_or_trailing_space_are_different(store: Sql
 
 def test_claiming_keeps_to_the_rate() -> None:
     now = 0.0
-    limit = properties.RateLimit(clock=lambda: now)
+    limit = RateLimiter(10, burst=1.0, clock=lambda: now)
 
-    assert limit.take(100, rate=10) == 10
-    assert limit.take(100, rate=10) == 0
-    assert limit.pause(rate=10) == pytest.approx(0.1)
+    assert limit.take(100) == 10
+    assert limit.take(100) == 0
+    assert limit.pause() == pytest.approx(0.1)
     now = 0.5
-    assert limit.pause(rate=10) == 0
-    assert limit.take(100, rate=10) == 5
+    assert limit.pause() == 0
+    assert limit.take(100) == 5
     now = 60.0
-    assert limit.take(100, rate=10) == 10
+    assert limit.take(100) == 10
     limit.give_back(4)
-    assert limit.take(100, rate=10) == 4
-    assert limit.take(100, rate=0) == 100
+    assert limit.take(100) == 4
 
 
 def test_threads_that_claim_at_once_keep_to_the_rate_together() -> None:
-    limit = properties.RateLimit(clock=lambda: 0.0)
+    limit = RateLimiter(10, burst=1.0, clock=lambda: 0.0)
 
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda _: limit.take(3, rate=10), range(8)))
+        taken = list(pool.map(lambda _: limit.take(3), range(8)))
 
     assert sum(taken) == 10
 
@@ -491,7 +492,7 @@ def test_properties_set_at_the_same_time_are_all_set(database: str) -> None:
             store.configure(**{name: None for change in changes for name in change})
             list(pool.map(lambda change: store.configure(**change), changes))
 
-            now = store.configure(max_deliveries=4).as_dict()
+            now = asdict(store.configure(max_deliveries=4))
             assert {name: now[name] for change in changes for name in change} == {
                 name: value for change in changes for name, value in change.items()
             }

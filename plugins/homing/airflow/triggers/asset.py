@@ -20,6 +20,7 @@ from asgiref.sync import sync_to_async
 
 from homing.airflow.hooks.store import find_url
 from homing.airflow.triggers.store import is_due
+from homing.airflow.triggers.wake_up import WakeUpCall
 from homing.stores import open_store
 
 
@@ -76,11 +77,18 @@ class Hints(SharedStreamProducer):
         self._stored_at: float | None = None
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, str], None]]:
-        with open_store(await sync_to_async(find_url)(self._store)) as store:
+        with (
+            open_store(await sync_to_async(find_url)(self._store)) as store,
+            WakeUpCall([store], self._polling_interval) as call,
+        ):
             while True:
+                call.get_ready()
                 if await is_due(store) is False:
                     self._stored_at = None  # drained: the next message is news
-                elif not self._under_way and self._is_time():
+                    await call.sleep(self._polling_interval)
+                    continue
+                call.answered()
+                if not self._under_way and self._is_time():
                     self._under_way = True
                     yield {"store": store.name}, None
                 await asyncio.sleep(self._polling_interval)

@@ -14,11 +14,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from homing.airflow.hooks.store import find_url
+from homing.airflow.triggers.wake_up import WakeUpCall
 from homing.errors import StoreUnavailableError
+from homing.pipeline_store import is_pipeline_store
 from homing.store import WAKE_UP, Store
 from homing.store_ref import StoreRef
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
@@ -70,21 +71,31 @@ class StoreTrigger(BaseTrigger):
                 for reference in (self.store, self.source)
                 if reference is not None
             ]
-            if self.pipeline and isinstance(stores[0], SqlStore):
+            if self.pipeline and is_pipeline_store(stores[0]):
                 opened.enter_context(stores[0].failures())
-            began = looked = time.monotonic()
             shares = [self.partitions, None]
-            while not _is_time([await is_due(*asked) for asked in zip(stores, shares, strict=False)], began):
+            call = opened.enter_context(WakeUpCall(stores, self.polling_interval, shares))
+            began = looked = time.monotonic()
+            while not await self._is_time(stores, shares, call, began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()
                     if await self._others_wait():
                         yield TriggerEvent({"give_way": True})
                         return
-                # What is scheduled is noticed when it is due, however rare the looks are.
+                # A store that wakes ends the sleep; looking all the same is the net beneath it. What is scheduled is
+                # noticed when it is due, however rare the looks are.
                 asked = zip(stores, shares, strict=False)
                 soonest = [await due_in(store, share) or self.polling_interval for store, share in asked]
-                await asyncio.sleep(min(self.polling_interval, *soonest))
+                await call.sleep(min(self.polling_interval, *soonest))
         yield TriggerEvent({"give_way": False})
+
+    @staticmethod
+    async def _is_time(
+        stores: Collection[Store], shares: Collection[Collection[int] | None], call: WakeUpCall, began: float
+    ) -> bool:
+        call.get_ready()
+        answers = [await is_due(*asked) for asked in zip(stores, shares, strict=False)]
+        return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
 
     async def _others_wait(self) -> bool:
         if self.give_way_to is None:
@@ -95,10 +106,6 @@ class StoreTrigger(BaseTrigger):
             log.warning("cannot ask for queued runs of %s: %s", self.give_way_to, error)
             return False
         return queued > 0
-
-
-def _is_time(answers: list[bool | None], began: float) -> bool:
-    return any(answers) or (None in answers and time.monotonic() - began > TRY_EVERY)
 
 
 async def is_due(store: Store, partitions: Collection[int] | None = None) -> bool | None:

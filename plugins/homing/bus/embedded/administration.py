@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from homing.bus.broker import Administration
-from homing.bus.embedded.catalog import MAX_HOPS, Catalog, Entry
+from homing.bus.embedded.catalog import MAX_HOPS, Catalog, CatalogEntry
 from homing.bus.entities import Entity, Subscription, Topic
 from homing.bus.rules import Rule
 from homing.errors import ConfigurationError, EntityExistsError, NoSuchEntityError
@@ -44,7 +44,7 @@ class EmbeddedAdministration(Administration):
     def create_rule(self, subscription: str, rule: Rule) -> None:
         rule.check()
 
-        def add(entry: Entry) -> Entry:
+        def add(entry: CatalogEntry) -> CatalogEntry:
             if any(_same(other.name, rule.name) for other in entry.rules):
                 raise EntityExistsError(f"{subscription!r} has a rule {rule.name!r} already")
             return replace(entry, rules=(*entry.rules, rule))
@@ -54,14 +54,14 @@ class EmbeddedAdministration(Administration):
     def update_rule(self, subscription: str, rule: Rule) -> None:
         rule.check()
 
-        def change(entry: Entry) -> Entry:
+        def change(entry: CatalogEntry) -> CatalogEntry:
             _find(entry, rule.name, subscription)
             return replace(entry, rules=tuple(rule if _same(r.name, rule.name) else r for r in entry.rules))
 
         self._catalog.change(subscription, change)
 
     def delete_rule(self, subscription: str, name: str) -> None:
-        def remove(entry: Entry) -> Entry:
+        def remove(entry: CatalogEntry) -> CatalogEntry:
             _find(entry, name, subscription)
             return replace(entry, rules=tuple(rule for rule in entry.rules if not _same(rule.name, name)))
 
@@ -110,6 +110,6 @@ def _same(first: str, second: str) -> bool:
     return first.lower() == second.lower()
 
 
-def _find(entry: Entry, name: str, subscription: str) -> None:
+def _find(entry: CatalogEntry, name: str, subscription: str) -> None:
     if not any(_same(rule.name, name) for rule in entry.rules):
         raise NoSuchEntityError(f"{subscription!r} has no rule {name!r}")

@@ -17,18 +17,17 @@ from sqlalchemy.engine import URL, Connection
 from homing import message as m
 from homing.bus.broker import Administration, Broker, ReceiveLink, ReceiveOptions, SendLink
 from homing.bus.embedded import rows
-from homing.bus.embedded.catalog import MAX_HOPS, Catalog, Entry, dead_store
+from homing.bus.embedded.catalog import MAX_HOPS, Catalog, CatalogEntry, dead_store
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
 from homing.bus.rules import copies
 from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableContentError
+from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.row import NANOSECONDS, envelope, refuse_bad_text
 from homing.store import EXPIRED
-from homing.stores.sql import SqlStore
-from homing.stores.sql.database import NANOSECONDS
-from homing.stores.sql.rows import envelope, refuse_bad_text, to_row
-from homing.stores.sql.store import open_sql_store
+from homing.stores.database import SqlStore, open_sql_store
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class EmbeddedBroker(Broker):
 
     # -- stores ------------------------------------------------------------------------------------------------
 
-    def store_of(self, entry: Entry, *, dead: bool = False) -> SqlStore:
+    def store_of(self, entry: CatalogEntry, *, dead: bool = False) -> SqlStore:
         """The store of an entity, or of its dead letters."""
         name, window = (dead_store(entry.store), 0.0) if dead else (entry.store, _window(entry))
         with self._lock:
@@ -106,10 +105,10 @@ class EmbeddedBroker(Broker):
 
     # -- storing -----------------------------------------------------------------------------------------------
 
-    def prepare(self, entry: Entry, message: Message, at: datetime | None = None, hops: int = 0) -> m.Message:
+    def prepare(self, entry: CatalogEntry, message: Message, at: datetime | None = None, hops: int = 0) -> m.Message:
         """The message as the entity's store is to keep it."""
         entity = entry.entity
-        row_id = str(uuid.uuid4())
+        row_id = new_id()
         if not isinstance(entity, Subscription) and entity.requires_duplicate_detection and message.message_id:
             row_id = self._known_by(entry, message.message_id)
         lives = [seconds for seconds in (message.time_to_live, entity.default_message_time_to_live) if seconds]
@@ -118,7 +117,7 @@ class EmbeddedBroker(Broker):
         in_session = not isinstance(entity, Topic) and entity.requires_session
         return rows.to_store(message, row_id, in_session=in_session, expires=not entry.passes_on, at=at, hops=hops)
 
-    def _known_by(self, entry: Entry, message_id: str) -> str:
+    def _known_by(self, entry: CatalogEntry, message_id: str) -> str:
         """The row id by which a duplicate is detected. A message that has waited for longer than the window does not
         keep out another one of its id: that one gets the next of a series of ids, which is the same for every
         sender."""
@@ -149,12 +148,12 @@ class EmbeddedBroker(Broker):
         for entry in self.catalog.feeding(path):
             self.pass_on(entry)
 
-    def pass_on(self, entry: Entry) -> None:
+    def pass_on(self, entry: CatalogEntry) -> None:
         """Passes on the due messages of a topic, or of a queue that forwards.
 
         Only one process at a time does so, which keeps the order; the others leave the work to it.
         """
-        store, me, onwards = self.store_of(entry), str(uuid.uuid4()), dict[str, Entry]()
+        store, me, onwards = self.store_of(entry), new_id(), dict[str, CatalogEntry]()
         while store.has_due() and self.catalog.hold(entry.store, _TURN, me, _PASSING):
             try:
                 batch = store.claim(_PASSED_ON, lease=_PASSING)
@@ -170,7 +169,7 @@ class EmbeddedBroker(Broker):
         for behind in onwards.values():
             self.pass_on(behind)
 
-    def _move(self, entry: Entry, store: SqlStore, batch: Sequence[m.Message]) -> dict[str, Entry]:
+    def _move(self, entry: CatalogEntry, store: SqlStore, batch: Sequence[m.Message]) -> dict[str, CatalogEntry]:
         """Moves a batch to its targets in one transaction; returns those targets that pass messages on themselves."""
         step = 0 if isinstance(entry.entity, Topic) else 1
         originals = [(rows.passed_on(kept), rows.hops(kept) + step) for kept in batch]
@@ -192,23 +191,26 @@ class EmbeddedBroker(Broker):
         self.transact(work)
         return {place.store: place for place, *_ in places if place.passes_on and place.store != entry.store}
 
-    def _arriving(self, place: Entry, copy: Message, original: Message, hops: int) -> tuple[SqlStore, m.Message]:
+    def _arriving(self, place: CatalogEntry, copy: Message, original: Message, hops: int) -> tuple[SqlStore, m.Message]:
         """The store a copy goes to, and the message it is to keep. If that store would refuse the copy, the original
         becomes a dead letter: one such message must not delay the next ones."""
         try:
             kept = self._kept(place, copy, hops)
-            to_row(kept, 0)
+            if (refusal := self.store_of(place).refusal(kept)) is not None:
+                raise refusal
         except (ArithmeticError, UnstorableContentError) as error:
             copy = _explained(original, UNFIT, str(error), place)
             kept = self._kept(place, copy, hops)
         return self.store_of(place, dead=copy.dead_letter_reason is not None), kept
 
-    def _kept(self, place: Entry, copy: Message, hops: int) -> m.Message:
+    def _kept(self, place: CatalogEntry, copy: Message, hops: int) -> m.Message:
         if copy.dead_letter_reason is not None:
-            return rows.to_store(copy, str(uuid.uuid4()), in_session=False, expires=False)
+            return rows.to_store(copy, new_id(), in_session=False, expires=False)
         return self.prepare(place, copy, hops=hops)
 
-    def _places(self, connection: Connection, entry: Entry, message: Message, hops: int) -> list[tuple[Entry, Message]]:
+    def _places(
+        self, connection: Connection, entry: CatalogEntry, message: Message, hops: int
+    ) -> list[tuple[CatalogEntry, Message]]:
         """The targets of a message that leaves this entity, with a copy for each; an undeliverable one is a dead
         letter."""
         if isinstance(entry.entity, Topic):
@@ -228,7 +230,7 @@ class EmbeddedBroker(Broker):
 
     # -- dead letters ------------------------------------------------------------------------------------------
 
-    def bury(self, entry: Entry, held: m.Message, reason: str, description: str | None) -> None:
+    def dead_letter(self, entry: CatalogEntry, held: m.Message, reason: str, description: str | None) -> None:
         """Moves a locked message to the dead letters of its entity, in one transaction; fenced by its lock."""
         store, dead = self.store_of(entry), self.store_of(entry, dead=True)
         sequence = held.sequence_number or 0
@@ -243,7 +245,7 @@ class EmbeddedBroker(Broker):
         self.transact(work)
         log.warning("message %s of %r was dead-lettered: %s", letter.message_id, entry.entity.path, reason)
 
-    def collect_dead(self, entry: Entry) -> None:
+    def collect_dead(self, entry: CatalogEntry) -> None:
         """Moves what the store itself found dead to the dead letters, or drops it if the entity says so."""
         store, dead = self.store_of(entry), self.store_of(entry, dead=True)
         store.expire()
@@ -310,14 +312,14 @@ def _candidate(message_id: str, number: int) -> str:
     return message_id if number == 0 else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{number} {message_id}"))
 
 
-def _window(entry: Entry) -> float:
+def _window(entry: CatalogEntry) -> float:
     entity = entry.entity
     if isinstance(entity, Subscription) or not entity.requires_duplicate_detection:
         return 0.0
     return entity.duplicate_detection_window
 
 
-def _explained(message: Message, reason: str, description: str | None, entry: Entry) -> Message:
+def _explained(message: Message, reason: str, description: str | None, entry: CatalogEntry) -> Message:
     return replace(
         message,
         dead_letter_reason=reason,
@@ -326,7 +328,7 @@ def _explained(message: Message, reason: str, description: str | None, entry: En
     )
 
 
-def _copies(subscription: Entry, message: Message) -> list[Message]:
+def _copies(subscription: CatalogEntry, message: Message) -> list[Message]:
     """The copies of a message for a subscription; a dead letter if its rules fail, so that others are not delayed."""
     try:
         found = copies(subscription.rules, message)
@@ -337,7 +339,7 @@ def _copies(subscription: Entry, message: Message) -> list[Message]:
     return [_fitting(subscription, copy) for copy in found]
 
 
-def _fitting(entry: Entry, message: Message) -> Message:
+def _fitting(entry: CatalogEntry, message: Message) -> Message:
     """The message, or a dead letter if the entity requires a session and the message has none."""
     entity = entry.entity
     if isinstance(entity, Topic) or not entity.requires_session or message.session_id:

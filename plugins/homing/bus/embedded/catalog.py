@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -15,9 +14,10 @@ from sqlalchemy.engine import URL, Connection
 from homing.bus.entities import Entity, Queue, Subscription, Topic
 from homing.bus.rules import DEFAULT_RULE, CorrelationFilter, FalseFilter, Filter, Rule, SqlFilter, TrueFilter
 from homing.errors import EntityExistsError, NoSuchEntityError
+from homing.ids import random_hex
 from homing.message import JSON, decode, encode_json
-from homing.stores.sql.database import NANOSECONDS, Database
-from homing.stores.sql.schema import Key, registry_table, table_name
+from homing.row import NANOSECONDS
+from homing.stores.database import Key, drop_store, open_database
 
 Result = TypeVar("Result")
 
@@ -59,7 +59,7 @@ def _holds() -> sa.Table:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """An entity as it is kept: with the name of its store and, for a subscription, its rules."""
 
     entity: Entity
@@ -76,38 +76,37 @@ class Catalog:
     """The tables of the catalog. Each method that takes a connection runs in the caller's transaction."""
 
     def __init__(self, url: URL) -> None:
-        self._entities, self._holds, self._registry = _entities(), _holds(), registry_table()
-        self.database = Database(url, "bus")
-        self.database.require(self._entities, self._holds)
+        self._entities, self._holds = _entities(), _holds()
+        self.database = open_database(url, "bus", self._entities, self._holds)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def get(self, path: str) -> Entry:
+    def get(self, path: str) -> CatalogEntry:
         return self.database.read(lambda connection: self.find(connection, path))
 
-    def find(self, connection: Connection, path: str) -> Entry:
+    def find(self, connection: Connection, path: str) -> CatalogEntry:
         row = connection.execute(sa.select(self._entities).where(self._entities.c.path == path.lower())).first()
         if row is None:
             raise NoSuchEntityError(f"unknown {_kind_of(path)} {path!r}: create it with an Administrator")
         return _entry(row)
 
-    def subscriptions(self, connection: Connection, topic: str) -> list[Entry]:
+    def subscriptions(self, connection: Connection, topic: str) -> list[CatalogEntry]:
         return self._some(connection, self._entities.c.topic == topic.lower())
 
-    def forwarding_to(self, path: str) -> list[Entry]:
+    def forwarding_to(self, path: str) -> list[CatalogEntry]:
         return self.database.read(lambda c: self._some(c, self._entities.c.forward_to == path.lower()))
 
-    def feeding(self, path: str) -> list[Entry]:
+    def feeding(self, path: str) -> list[CatalogEntry]:
         """The entities that pass on to this one: its topic, and those that forward to it, the farthest first."""
 
-        def work(connection: Connection) -> list[Entry]:
-            found: dict[str, Entry] = {}
+        def work(connection: Connection) -> list[CatalogEntry]:
+            found: dict[str, CatalogEntry] = {}
             self._collect(connection, path.lower(), found)
             return list(reversed(found.values()))
 
         return self.database.read(work)
 
-    def _collect(self, connection: Connection, path: str, found: dict[str, Entry]) -> None:
+    def _collect(self, connection: Connection, path: str, found: dict[str, CatalogEntry]) -> None:
         behind = self._some(connection, self._entities.c.forward_to == path)
         topic, separator, _ = path.partition("/subscriptions/")
         if separator:
@@ -118,14 +117,14 @@ class Catalog:
                 found[behind_it] = entry
                 self._collect(connection, behind_it, found)
 
-    def all(self, kind: type[Entity], topic: str | None = None) -> list[Entry]:
+    def all(self, kind: type[Entity], topic: str | None = None) -> list[CatalogEntry]:
         c = self._entities.c
         where = c.kind == kind.__name__.lower()
         if topic is not None:
             where &= c.topic == topic.lower()
         return self.database.read(lambda connection: self._some(connection, where))
 
-    def _some(self, connection: Connection, where: sa.ColumnElement[bool]) -> list[Entry]:
+    def _some(self, connection: Connection, where: sa.ColumnElement[bool]) -> list[CatalogEntry]:
         statement = sa.select(self._entities).where(where).order_by(self._entities.c.path)
         return [_entry(row) for row in connection.execute(statement)]
 
@@ -140,12 +139,12 @@ class Catalog:
             if isinstance(entity, Subscription):
                 self.find(connection, entity.topic)
                 rules = (Rule(DEFAULT_RULE),)
-            entry = Entry(entity, _store_name(path), rules)
+            entry = CatalogEntry(entity, _store_name(path), rules)
             connection.execute(self._entities.insert().values(path=path, store=entry.store, **_values(entry)))
 
         self.database.write(work)
 
-    def change(self, path: str, change: Callable[[Entry], Entry]) -> None:
+    def change(self, path: str, change: Callable[[CatalogEntry], CatalogEntry]) -> None:
         def work(connection: Connection) -> None:
             changed = change(self.find(connection, path))
             mine = self._entities.c.path == path.lower()
@@ -172,9 +171,9 @@ class Catalog:
 
     def _drop(self, connection: Connection, stores: list[str]) -> None:
         # After the entities are gone: a process that still has one open gets an error about a missing table.
-        for name in (table_name(name) for store in stores for name in (store, dead_store(store))):
-            connection.execute(self._registry.delete().where(self._registry.c.name == name))
-            sa.Table(name, sa.MetaData()).drop(connection, checkfirst=True)
+        for store in stores:
+            drop_store(connection, store)
+            drop_store(connection, dead_store(store))
 
     # -- holding a session, or the right to pass on ------------------------------------------------------------
 
@@ -225,14 +224,14 @@ def dead_store(store: str) -> str:
 def _store_name(path: str) -> str:
     """Readable, and never used before: a new entity under an old name does not find old messages."""
     slug = re.sub(r"[^a-z0-9]+", "_", path.replace("/subscriptions/", "_"))[:_SLUG].strip("_")
-    return f"bus_{slug}_x{secrets.token_hex(4)}"
+    return f"bus_{slug}_x{random_hex(8)}"
 
 
 def _kind_of(path: str) -> str:
     return "subscription" if "/subscriptions/" in path else "queue or topic"
 
 
-def _values(entry: Entry) -> dict[str, Any]:
+def _values(entry: CatalogEntry) -> dict[str, Any]:
     entity = entry.entity
     forward_to = None if isinstance(entity, Topic) else entity.forward_to
     return {
@@ -244,13 +243,13 @@ def _values(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any) -> CatalogEntry:
     entity: Entity = _KINDS[row.kind](**decode(JSON, row.properties))
     rules = [
         Rule(record["name"], _FILTERS[record["kind"]](**record["filter"]), record["action"])
         for record in decode(JSON, row.rules)
     ]
-    return Entry(entity, row.store, tuple(rules))
+    return CatalogEntry(entity, row.store, tuple(rules))
 
 
 def _rule_record(rule: Rule) -> dict[str, Any]:

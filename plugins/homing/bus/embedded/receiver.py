@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,16 +12,17 @@ from typing import TYPE_CHECKING
 from homing import message as m
 from homing.bus.broker import NEXT_SESSION, ReceiveLink, ReceiveOptions
 from homing.bus.embedded import rows
-from homing.bus.embedded.catalog import Entry
+from homing.bus.embedded.catalog import CatalogEntry
 from homing.bus.embedded.retry import retrying
 from homing.bus.entities import Receivable
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
 from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError
+from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.stores.sql import SqlStore
-from homing.stores.sql.rows import from_nanoseconds
+from homing.row import from_nanoseconds
+from homing.stores.database import SqlStore
 
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker
@@ -43,14 +43,14 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._path = path
         self._options = options
         self._dead = dead_lettered
-        self._me = str(uuid.uuid4())
+        self._me = new_id()
         self._session: str | None = None
         self._leases = LeaseRenewer("homing-bus-locks")
         start_over_after_fork(self)
 
     def start_over(self) -> None:
         """Called in a forked process, which is a separate receiver: a session stays the parent's."""
-        self._me = str(uuid.uuid4())
+        self._me = new_id()
         self._session = None
 
     # -- receiving ---------------------------------------------------------------------------------------------
@@ -83,19 +83,23 @@ class EmbeddedReceiveLink(ReceiveLink):
                 return self._handed_out(entry, kept)
         return []
 
-    def _claim(self, entry: Entry, limit: int) -> list[m.Message]:
+    def _claim(self, entry: CatalogEntry, limit: int) -> list[m.Message]:
         session = None if self._dead else self._session
         return self._store(entry).claim(limit, lease=_lock_duration(entry), session_id=session)
 
-    def _used_up(self, entry: Entry, message: m.Message) -> bool:
+    def _used_up(self, entry: CatalogEntry, message: m.Message) -> bool:
         """Whether it was handed out as often as allowed; if so, it has been dead-lettered."""
         allowed = _receivable(entry).max_delivery_count
         if self._dead or message.delivery_count <= allowed:
             return False
-        self._broker.bury(entry, message, _MAX_DELIVERIES, f"it was handed out {allowed} times and never completed")
+        self._broker.dead_letter(
+            entry, message, _MAX_DELIVERIES, f"it was handed out {allowed} times and never completed"
+        )
         return True
 
-    def _handed_out(self, entry: Entry, messages: Sequence[m.Message], *, state: str = m.LEASED) -> list[Message]:
+    def _handed_out(
+        self, entry: CatalogEntry, messages: Sequence[m.Message], *, state: str = m.LEASED
+    ) -> list[Message]:
         until = self._until(entry)
         given = [rows.to_bus(replace(message, state=state), locked_until=until) for message in messages]
         for message in given:
@@ -103,7 +107,7 @@ class EmbeddedReceiveLink(ReceiveLink):
             self._keep(str(message.lock_token), f"message {message.message_id}", renew, entry)
         return given
 
-    def _keep(self, key: str, what: str, renew: Callable[[], float], entry: Entry) -> None:
+    def _keep(self, key: str, what: str, renew: Callable[[], float], entry: CatalogEntry) -> None:
         longest = self._options.max_auto_lock_renew_duration
         self._leases.keep(key, what, renew, lasts=_lock_duration(entry), longest=longest)
 
@@ -137,14 +141,14 @@ class EmbeddedReceiveLink(ReceiveLink):
         allowed = _receivable(entry).max_delivery_count
         if not self._dead and message.delivery_count >= allowed:
             text = f"it was handed out {allowed} times and never completed"
-            self._broker.bury(entry, held, _MAX_DELIVERIES, text)
+            self._broker.dead_letter(entry, held, _MAX_DELIVERIES, text)
         else:
             self._store(entry).acknowledge(held, success=False)
         self._leases.forget(str(message.lock_token))
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
         self._refuse_dead(message)
-        self._broker.bury(self._entry(), rows.held(message), reason, description)
+        self._broker.dead_letter(self._entry(), rows.held(message), reason, description)
         self._leases.forget(str(message.lock_token))
 
     def defer(self, message: Message) -> None:
@@ -171,7 +175,7 @@ class EmbeddedReceiveLink(ReceiveLink):
     def session_id(self) -> str | None:
         return self._session
 
-    def _hold_session(self, entry: Entry) -> bool:
+    def _hold_session(self, entry: CatalogEntry) -> bool:
         """Whether no session is required, or this receiver has its lock."""
         wanted = self._options.session_id
         if not _receivable(entry).requires_session:
@@ -195,7 +199,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._keep_session(entry)
         return _lock_duration(entry)
 
-    def _take_next_session(self, entry: Entry) -> bool:
+    def _take_next_session(self, entry: CatalogEntry) -> bool:
         store, held, after = self._store(entry), self._broker.catalog.held(entry.store), 0
         while page := store.browse(_PAGE, state=m.AVAILABLE, after=after):
             for message in page:
@@ -205,13 +209,13 @@ class EmbeddedReceiveLink(ReceiveLink):
             after = page[-1].sequence_number or 0
         return False
 
-    def _take_session(self, entry: Entry, session: str) -> bool:
+    def _take_session(self, entry: CatalogEntry, session: str) -> bool:
         if not self._broker.catalog.hold(entry.store, _session_key(session), self._me, _lock_duration(entry)):
             return False
         self._session = session
         return True
 
-    def _keep_session(self, entry: Entry) -> None:
+    def _keep_session(self, entry: CatalogEntry) -> None:
         assert self._session is not None
         key = _session_key(self._session)
         if not self._broker.catalog.keep(entry.store, key, self._me, _lock_duration(entry)):
@@ -227,7 +231,7 @@ class EmbeddedReceiveLink(ReceiveLink):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _entry(self) -> Entry:
+    def _entry(self) -> CatalogEntry:
         entry = self._broker.catalog.get(self._path)
         if not isinstance(entry.entity, Receivable):
             raise ConfigurationError(f"{self._path!r} is a topic: receive from one of its subscriptions")
@@ -235,19 +239,19 @@ class EmbeddedReceiveLink(ReceiveLink):
             raise ConfigurationError(f"{self._path!r} forwards to {entry.entity.forward_to!r}: receive from there")
         return entry
 
-    def _store(self, entry: Entry) -> SqlStore:
+    def _store(self, entry: CatalogEntry) -> SqlStore:
         return self._broker.store_of(entry, dead=self._dead)
 
-    def _until(self, entry: Entry) -> datetime:
+    def _until(self, entry: CatalogEntry) -> datetime:
         return from_nanoseconds(self._broker.catalog.database.now()) + timedelta(seconds=_lock_duration(entry))
 
 
-def _receivable(entry: Entry) -> Receivable:
+def _receivable(entry: CatalogEntry) -> Receivable:
     assert isinstance(entry.entity, Receivable)
     return entry.entity
 
 
-def _lock_duration(entry: Entry) -> float:
+def _lock_duration(entry: CatalogEntry) -> float:
     return _receivable(entry).lock_duration
 
 

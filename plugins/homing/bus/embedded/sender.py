@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from homing import message as m
 from homing.bus.broker import SendLink
-from homing.bus.embedded.catalog import Entry
+from homing.bus.embedded.catalog import CatalogEntry
 from homing.bus.embedded.retry import retrying
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
@@ -34,7 +34,7 @@ class EmbeddedSendLink(SendLink):
         if entry.passes_on:
             self._pass_on(entry)
 
-    def _pass_on(self, entry: Entry) -> None:
+    def _pass_on(self, entry: CatalogEntry) -> None:
         try:
             self._broker.pass_on(entry)
         except HomingError as error:
@@ -62,19 +62,19 @@ class EmbeddedSendLink(SendLink):
     def close(self) -> None:
         """Holds no resources."""
 
-    def _entry(self) -> Entry:
+    def _entry(self) -> CatalogEntry:
         entry = retrying(self._retry, lambda: self._broker.catalog.get(self._path))
         if isinstance(entry.entity, Subscription):
             raise ConfigurationError(f"{self._path!r} is a subscription: send to its topic")
         return entry
 
-    def _prepared(self, entry: Entry, message: Message, at: datetime | None = None) -> m.Message:
+    def _prepared(self, entry: CatalogEntry, message: Message, at: datetime | None = None) -> m.Message:
         entity = entry.entity
         if not isinstance(entity, Topic) and entity.requires_session and not message.session_id:
             raise ConfigurationError(f"queue {entity.path!r} accepts only messages with a session_id")
         return self._broker.prepare(entry, message, at)
 
-    def _store(self, entry: Entry, messages: Sequence[m.Message]) -> None:
+    def _store(self, entry: CatalogEntry, messages: Sequence[m.Message]) -> None:
         """All or none. The messages have their ids by now, so that a repeated attempt stores none twice."""
         assert not isinstance(entry.entity, Subscription)
         limit, size = entry.entity.max_message_size, sum(_size(message) for message in messages)

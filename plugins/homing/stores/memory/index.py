@@ -14,7 +14,7 @@ from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, SCHEDULED, Enc
 
 
 @dataclass(eq=False)
-class Entry:
+class StoredMessage:
     """One message and where it stands. Times are nanoseconds.
 
     `message` carries everything but the content, which is kept encoded, so that no caller can change it.
@@ -49,36 +49,36 @@ class Entry:
         return self.message.session_id
 
 
-class Shelf:
+class MessageIndex:
     """The messages of one store name. `changed` is the lock, and is notified when something may have become due."""
 
     def __init__(self) -> None:
         self.changed = Condition()
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoredMessage] = {}
         self._sequence = 0
-        self._ready: list[tuple[int, int, int, int, Entry]] = []
-        self._waiting: list[tuple[int, int, int, Entry]] = []
-        self._expiring: list[tuple[int, int, int, Entry]] = []
-        self._sessions: dict[str, list[tuple[int, int, Entry]]] = {}
-        self._batches: dict[str, dict[str, Entry]] = {}
-        self._settled: list[tuple[int, int, int, Entry]] = []
+        self._ready: list[tuple[int, int, int, int, StoredMessage]] = []
+        self._waiting: list[tuple[int, int, int, StoredMessage]] = []
+        self._expiring: list[tuple[int, int, int, StoredMessage]] = []
+        self._sessions: dict[str, list[tuple[int, int, StoredMessage]]] = {}
+        self._batches: dict[str, dict[str, StoredMessage]] = {}
+        self._settled: list[tuple[int, int, int, StoredMessage]] = []
 
     def next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: StoredMessage) -> None:
         self.entries[entry.message.id] = entry
         self.place(entry, entry.state)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: StoredMessage) -> None:
         """Forgets a message, its id included."""
         entry.stamp += 1
         del self.entries[entry.message.id]
         self._leave_session(entry)
         self.leave_batch(entry)
 
-    def place(self, entry: Entry, state: str) -> None:
+    def place(self, entry: StoredMessage, state: str) -> None:
         """Puts an entry where its new state belongs; the caller has set its times."""
         entry.state, entry.parked = state, False
         entry.stamp += 1
@@ -104,13 +104,13 @@ class Shelf:
             if entry.state == LEASED:
                 entry.crashes += 1
                 if entry.crashes >= max_deliveries:
-                    self.bury(entry, now, contract.CRASHED, crash_text(max_deliveries), name)
+                    self.dead_letter(entry, now, contract.CRASHED, crash_text(max_deliveries), name)
                     continue
             self.place(entry, AVAILABLE)
         for entry in self._pop_until(self._expiring, now):
-            self.bury(entry, now, contract.EXPIRED, "it was due for longer than its time to live", name)
+            self.dead_letter(entry, now, contract.EXPIRED, "it was due for longer than its time to live", name)
 
-    def bury(self, entry: Entry, now: int, reason: str, description: str | None, source: str) -> None:
+    def dead_letter(self, entry: StoredMessage, now: int, reason: str, description: str | None, source: str) -> None:
         entry.reason, entry.description, entry.source = reason, description, source
         entry.time_settled, entry.lock_token = now, None
         self.place(entry, DEAD)
@@ -133,7 +133,7 @@ class Shelf:
         return removed
 
     @staticmethod
-    def _pop_until(heap: list[tuple[int, int, int, Entry]], limit: int) -> Iterator[Entry]:
+    def _pop_until(heap: list[tuple[int, int, int, StoredMessage]], limit: int) -> Iterator[StoredMessage]:
         while heap and heap[0][0] <= limit:
             *_, stamp, entry = heapq.heappop(heap)
             if entry.stamp == stamp:
@@ -154,10 +154,10 @@ class Shelf:
             entry.parked = entry.parked or entry.stamp == stamp
         return False
 
-    def pop_ready(self, limit: int, is_mine: Callable[[int | None], bool] | None) -> list[Entry]:
+    def pop_ready(self, limit: int, is_mine: Callable[[int | None], bool] | None) -> list[StoredMessage]:
         """The next due entries of these partitions, in order, at most one of each session. The caller leases them."""
-        found: list[Entry] = []
-        passed_by: list[tuple[int, int, int, int, Entry]] = []
+        found: list[StoredMessage] = []
+        passed_by: list[tuple[int, int, int, int, StoredMessage]] = []
         while self._ready and len(found) < limit:
             item = heapq.heappop(self._ready)
             *_, stamp, entry = item
@@ -173,7 +173,7 @@ class Shelf:
             heapq.heappush(self._ready, item)
         return found
 
-    def session_head(self, session_id: str, limit: int) -> list[Entry]:
+    def session_head(self, session_id: str, limit: int) -> list[StoredMessage]:
         """The first entries of a session, in order, up to one that is not due; none while one of them is leased."""
         found = []
         for *_, entry in self._sessions.get(session_id, [])[:limit]:
@@ -184,7 +184,7 @@ class Shelf:
             found.append(entry)
         return found
 
-    def _make_ready(self, entry: Entry) -> None:
+    def _make_ready(self, entry: StoredMessage) -> None:
         heapq.heappush(self._ready, (entry.message.priority, entry.time_next, entry.sequence, entry.stamp, entry))
         if entry.time_to_live is not None:
             due = max(entry.time_scheduled, entry.time_created)
@@ -192,18 +192,18 @@ class Shelf:
 
     # -- sessions ----------------------------------------------------------------------------------------------
 
-    def _may_go(self, entry: Entry) -> bool:
+    def _may_go(self, entry: StoredMessage) -> bool:
         """Whether this is the first of its session; true without a session."""
         return entry.session_id is None or self._sessions[entry.session_id][0][-1] is entry
 
-    def _join_session(self, entry: Entry) -> None:
+    def _join_session(self, entry: StoredMessage) -> None:
         if entry.session_id is None:
             return
         self._leave_session(entry)
         entry.turn = (entry.time_scheduled, entry.sequence)
         bisect.insort(self._sessions.setdefault(entry.session_id, []), (*entry.turn, entry))
 
-    def _leave_session(self, entry: Entry) -> None:
+    def _leave_session(self, entry: StoredMessage) -> None:
         if entry.session_id is None or entry.turn is None:
             return
         session = self._sessions[entry.session_id]
@@ -212,7 +212,7 @@ class Shelf:
         if not session:
             del self._sessions[entry.session_id]
 
-    def _wake_session(self, entry: Entry) -> None:
+    def _wake_session(self, entry: StoredMessage) -> None:
         """The session may have another first message, one that has been waiting for its turn."""
         if entry.session_id in self._sessions:
             first = self._sessions[entry.session_id][0][-1]
@@ -223,7 +223,7 @@ class Shelf:
 
     # -- batches -----------------------------------------------------------------------------------------------
 
-    def join_batch(self, entry: Entry, batch_id: str | None) -> None:
+    def join_batch(self, entry: StoredMessage, batch_id: str | None) -> None:
         """Puts it into this batch, or into none, and takes it out of its old one."""
         if entry.batch_id == batch_id:
             return
@@ -232,7 +232,7 @@ class Shelf:
         if batch_id is not None:
             self._batches.setdefault(batch_id, {})[entry.message.id] = entry
 
-    def leave_batch(self, entry: Entry) -> None:
+    def leave_batch(self, entry: StoredMessage) -> None:
         if entry.batch_id is None:
             return
         batch = self._batches.get(entry.batch_id, {})
@@ -241,7 +241,7 @@ class Shelf:
             self._batches.pop(entry.batch_id, None)
         entry.batch_id = None
 
-    def batch(self, batch_id: str) -> list[Entry] | None:
+    def batch(self, batch_id: str) -> list[StoredMessage] | None:
         """What is left to settle of a batch; None when that id was never used."""
         batch = self._batches.get(batch_id)
         if batch is None:

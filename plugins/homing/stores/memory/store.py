@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,19 +20,19 @@ from homing.errors import (
     UnreadableMessageError,
     UnstorableContentError,
 )
+from homing.ids import new_id
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
-from homing.retry import spread
+from homing.retry import doubled
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
-from homing.stores.memory.index import Entry, Shelf
+from homing.stores.memory.index import MessageIndex, StoredMessage
 from homing.stores.memory.options import MemoryOptions, parse_url
 from homing.stores.validation import as_message, written_texts
 
 _NANOSECONDS = 1_000_000_000
-_JITTER = random.Random()  # noqa: S311
 
-_SHELVES: dict[str, Shelf] = {}
-_SHELVES_LOCK = Lock()
+_INDEXES: dict[str, MessageIndex] = {}
+_INDEXES_LOCK = Lock()
 
 
 def open_memory_store(url: str) -> MemoryStore:
@@ -52,7 +50,7 @@ class MemoryStore(Store):
     since 1970.
     """
 
-    features = contract.STORE_FEATURES["memory"]
+    features = contract.STORE_KINDS["memory"].features
 
     def __init__(
         self, name: str, options: MemoryOptions | None = None, *, clock: Callable[[], int] = time.time_ns
@@ -61,8 +59,8 @@ class MemoryStore(Store):
         self._options = options or MemoryOptions()
         self._clock = clock
         self._in_flight: dict[str, str] = {}
-        with _SHELVES_LOCK:
-            self._shelf = _SHELVES.setdefault(name, Shelf())
+        with _INDEXES_LOCK:
+            self._index = _INDEXES.setdefault(name, MessageIndex())
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -104,10 +102,10 @@ class MemoryStore(Store):
             limit.check(self.name, message.id, message.content, written_texts(message, encoded.body))
         with self._now() as now:
             if self._options.purge_after:
-                self._shelf.forget_settled(now - _span(self._options.kept_for))
+                self._index.forget_settled(now - _span(self._options.kept_for))
             for message, encoded, headers in ready:
                 if not self._knows(message.id, now):
-                    self._shelf.add(self._new_entry(replace(message, content=None, headers=headers), encoded, now))
+                    self._index.add(self._new_entry(replace(message, content=None, headers=headers), encoded, now))
         return [message.id for message in messages]
 
     def claim(
@@ -122,18 +120,18 @@ class MemoryStore(Store):
         _refuse_lease(limit, lease)
         share = self._share(partitions)
         with self._now() as now:
-            entries = None if batch_id is None else self._shelf.batch(batch_id)
+            entries = None if batch_id is None else self._index.batch(batch_id)
             if entries is not None:
                 return self._lease_again(entries, batch_id, lease, now)
             claimed: list[Message] = []
             while not claimed:  # what cannot be read is kept aside, and the next asked for
                 if session_id is not None:
-                    entries = self._shelf.session_head(session_id, limit)
+                    entries = self._index.session_head(session_id, limit)
                 else:
-                    entries = self._shelf.pop_ready(limit, share)
+                    entries = self._index.pop_ready(limit, share)
                 if not entries:
                     return []
-                claimed = self._lease(entries, batch_id, str(uuid.uuid4()), lease, now)
+                claimed = self._lease(entries, batch_id, new_id(), lease, now)
             return claimed
 
     def settle(
@@ -154,7 +152,7 @@ class MemoryStore(Store):
         _refuse_lease(1, lease)
         with self._now() as now:
             if isinstance(held, BatchLease):
-                batch = self._shelf.batch(held.batch_id) or []
+                batch = self._index.batch(held.batch_id) or []
                 entries = [entry for entry in batch if entry.lock_token == held.lock_token]
                 if not entries:
                     raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} is lost")
@@ -163,7 +161,7 @@ class MemoryStore(Store):
                 entries = [self._held(message.id, message.lock_token) for message in messages]
             for entry in entries:
                 entry.time_next = now + _span(lease)
-                self._shelf.place(entry, LEASED)
+                self._index.place(entry, LEASED)
 
     def rest(self, message: Message, *, resting: bool) -> None:
         with self._now():
@@ -171,53 +169,53 @@ class MemoryStore(Store):
 
     def finish_dead(self, ids: Collection[str]) -> None:
         with self._now() as now:
-            for entry in [self._shelf.entries[one] for one in ids if one in self._shelf.entries]:
+            for entry in [self._index.entries[one] for one in ids if one in self._index.entries]:
                 if entry.state == DEAD:
                     entry.time_settled = now
-                    self._shelf.place(entry, ACKNOWLEDGED)
+                    self._index.place(entry, ACKNOWLEDGED)
 
     # -- other ends a message can come to ----------------------------------------------------------------------
 
     def cancel(self, message_id: str) -> bool:
         with self._now():
-            entry = self._shelf.entries.get(message_id)
+            entry = self._index.entries.get(message_id)
             if entry is None or entry.state != SCHEDULED or entry.deliveries:
                 return False
-            self._shelf.remove(entry)
+            self._index.remove(entry)
             return True
 
     def defer(self, message: str | Message) -> None:
         with self._now():
             entry = self._held(*self._claimed_as(message))
-            self._shelf.leave_batch(entry)
+            self._index.leave_batch(entry)
             entry.lock_token = None
-            self._shelf.place(entry, DEFERRED)
+            self._index.place(entry, DEFERRED)
             self._in_flight.pop(entry.message.id, None)
 
     def receive_deferred(self, ids: Collection[str], *, lease: float | None = None) -> list[Message]:
         _refuse_lease(1, lease)
         with self._now() as now:
-            found = [self._shelf.entries[each] for each in ids if each in self._shelf.entries]
+            found = [self._index.entries[each] for each in ids if each in self._index.entries]
             deferred = [entry for entry in found if entry.state == DEFERRED]
-            return self._lease(deferred, None, str(uuid.uuid4()), lease, now)
+            return self._lease(deferred, None, new_id(), lease, now)
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         with self._now() as now:
             entry = self._held(*self._claimed_as(message))
-            self._shelf.bury(entry, now, reason, description, self.name)
+            self._index.dead_letter(entry, now, reason, description, self.name)
             self._in_flight.pop(entry.message.id, None)
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
         due = _nanoseconds(at)
         with self._now() as now:
-            found = [self._shelf.entries[each] for each in ids if each in self._shelf.entries]
+            found = [self._index.entries[each] for each in ids if each in self._index.entries]
             changed = [entry for entry in found if entry.state in (AVAILABLE, SCHEDULED)]
             for entry in changed:
                 entry.time_scheduled = entry.time_next = due
                 entry.lock_token = None
-                self._shelf.leave_batch(entry)
+                self._index.leave_batch(entry)
                 entry.deliveries = entry.deliveries if delivery_count is None else delivery_count
-                self._shelf.place(entry, SCHEDULED if due > now else AVAILABLE)
+                self._index.place(entry, SCHEDULED if due > now else AVAILABLE)
             return len(changed)
 
     # -- looking, without claiming -----------------------------------------------------------------------------
@@ -228,7 +226,7 @@ class MemoryStore(Store):
         wanted = None if ids is None else set(ids)
         with self._now():
             found: list[Message] = []
-            for entry in self._shelf.entries.values():
+            for entry in self._index.entries.values():
                 if len(found) >= limit:
                     break
                 known = entry.sequence > after and (wanted is None or entry.message.id in wanted)
@@ -239,7 +237,7 @@ class MemoryStore(Store):
     def count(self) -> dict[str, int]:
         counted = dict.fromkeys(STATES, 0)
         with self._now():
-            for entry in self._shelf.entries.values():
+            for entry in self._index.entries.values():
                 counted[entry.state] += 1
         return counted
 
@@ -252,11 +250,11 @@ class MemoryStore(Store):
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         with self._now():
-            return self._shelf.has_ready(self._share(partitions))
+            return self._index.has_ready(self._share(partitions))
 
     def oldest_age(self) -> float | None:
         with self._now() as now:
-            due = [entry.time_next for entry in self._shelf.entries.values() if entry.state == AVAILABLE]
+            due = [entry.time_next for entry in self._index.entries.values() if entry.state == AVAILABLE]
         return (now - min(due)) / _NANOSECONDS if due else None
 
     @property
@@ -271,23 +269,23 @@ class MemoryStore(Store):
             with self._now() as now:
                 if ended():
                     return False
-                if self._shelf.has_ready(share):
+                if self._index.has_ready(share):
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                due = self._shelf.next_time(share)
+                due = self._index.next_time(share)
                 soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
-                self._shelf.changed.wait(soon)
+                self._index.changed.wait(soon)
 
     def wake(self) -> None:
-        with self._shelf.changed:
-            self._shelf.changed.notify_all()
+        with self._index.changed:
+            self._index.changed.notify_all()
 
     def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
         share = self._share(partitions)
         with self._now() as now:
-            due = now if self._shelf.has_ready(share) else self._shelf.next_time(share)
+            due = now if self._index.has_ready(share) else self._index.next_time(share)
             return None if due is None else max(0.0, (due - now) / _NANOSECONDS)
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
@@ -296,11 +294,11 @@ class MemoryStore(Store):
         with self._now() as now:
             before = now - _span(self._options.kept_for if older_than is None else older_than)
             if state == ACKNOWLEDGED:
-                return self._shelf.forget_settled(before)
-            entries = self._shelf.entries.values()
+                return self._index.forget_settled(before)
+            entries = self._index.entries.values()
             old = [entry for entry in entries if entry.state == DEAD and entry.time_settled <= before]
             for entry in old:
-                self._shelf.remove(entry)
+                self._index.remove(entry)
             return len(old)
 
     # -- under the lock ----------------------------------------------------------------------------------------
@@ -308,17 +306,17 @@ class MemoryStore(Store):
     @contextmanager
     def _now(self) -> Iterator[int]:
         """Holds the lock; whatever was due by the time it gives has happened."""
-        with self._shelf.changed:
+        with self._index.changed:
             now = self._clock()
-            self._shelf.advance(now, self._options.max_deliveries, self.name)
+            self._index.advance(now, self._options.max_deliveries, self.name)
             yield now
 
-    def _new_entry(self, message: Message, encoded: m.Encoded, now: int) -> Entry:
+    def _new_entry(self, message: Message, encoded: m.Encoded, now: int) -> StoredMessage:
         due = now if message.scheduled_at is None else _nanoseconds(message.scheduled_at)
-        return Entry(
+        return StoredMessage(
             message,
             encoded,
-            self._shelf.next_sequence(),
+            self._index.next_sequence(),
             self._partition(message),
             time_created=now,
             time_scheduled=due,
@@ -332,10 +330,10 @@ class MemoryStore(Store):
 
     def _knows(self, message_id: str, now: int) -> bool:
         """Whether a message of this id is here; one finished and stored before the window is forgotten."""
-        entry, window = self._shelf.entries.get(message_id), self._options.duplicate_window
+        entry, window = self._index.entries.get(message_id), self._options.duplicate_window
         if entry is None or not window or entry.state != ACKNOWLEDGED or entry.time_created >= now - _span(window):
             return entry is not None
-        self._shelf.remove(entry)
+        self._index.remove(entry)
         return False
 
     def _partition(self, message: Message) -> int | None:
@@ -353,7 +351,7 @@ class MemoryStore(Store):
         return lambda number: number is None or number in partitions or number >= known
 
     def _lease(
-        self, entries: Sequence[Entry], batch_id: str | None, token: str, lease: float | None, now: int
+        self, entries: Sequence[StoredMessage], batch_id: str | None, token: str, lease: float | None, now: int
     ) -> list[Message]:
         claimed = []
         for entry in entries:
@@ -361,37 +359,34 @@ class MemoryStore(Store):
             seconds = self._doubled(self._options.ack_wait, entry.deliveries) if lease is None else lease
             entry.time_next = now + _span(seconds)
             entry.lock_token = token
-            self._shelf.join_batch(entry, batch_id)
-            self._shelf.place(entry, LEASED)
+            self._index.join_batch(entry, batch_id)
+            self._index.place(entry, LEASED)
             try:
                 claimed.append(self._message(entry))
             except UnreadableMessageError as error:
-                self._shelf.bury(entry, now, contract.UNREADABLE, str(error), self.name)
+                self._index.dead_letter(entry, now, contract.UNREADABLE, str(error), self.name)
         self._in_flight.update((message.id, token) for message in claimed)
         return claimed
 
-    def _lease_again(self, entries: list[Entry], batch_id: str | None, lease: float | None, now: int) -> list[Message]:
+    def _lease_again(
+        self, entries: list[StoredMessage], batch_id: str | None, lease: float | None, now: int
+    ) -> list[Message]:
         """What is left of a batch, under the lease it has, or a new one where that ran out."""
         live = {entry.lock_token for entry in entries if entry.state == LEASED}
         token = live.pop() if len(live) == 1 else None
-        return self._lease(entries, batch_id, token or str(uuid.uuid4()), lease, now)
+        return self._lease(entries, batch_id, token or new_id(), lease, now)
 
     def _doubled(self, seconds: float, deliveries: int) -> float:
-        cap = max(seconds, self._options.max_ack_wait)
-        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), cap)
-        if deliveries == 1:
-            return doubled
-        shortest, longest = spread(doubled, self._options.jitter, least=seconds, most=cap)
-        return shortest + _JITTER.random() * (longest - shortest)
+        return doubled(seconds, deliveries, most=self._options.max_ack_wait, jitter=self._options.jitter)
 
     def _claimed_as(self, message: str | Message) -> tuple[str, str | None]:
         if isinstance(message, Message):
             return message.id, message.lock_token
         return message, self._in_flight.get(message)
 
-    def _held(self, message_id: str, token: str | None) -> Entry:
+    def _held(self, message_id: str, token: str | None) -> StoredMessage:
         """The entry, when it is held under this token."""
-        entry = self._shelf.entries.get(message_id)
+        entry = self._index.entries.get(message_id)
         if token is None:
             raise NotInFlightError(
                 f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
@@ -404,19 +399,19 @@ class MemoryStore(Store):
             )
         return entry
 
-    def _settle_one(self, entry: Entry, success: bool, now: int) -> None:
+    def _settle_one(self, entry: StoredMessage, success: bool, now: int) -> None:
         entry.lock_token = None
         if success:
             entry.time_settled = now
-            self._shelf.place(entry, ACKNOWLEDGED)
+            self._index.place(entry, ACKNOWLEDGED)
         else:
             backoff = self._options.backoff
             entry.time_next = now + _span(self._doubled(backoff, entry.deliveries) if backoff else 0)
-            self._shelf.leave_batch(entry)
-            self._shelf.place(entry, SCHEDULED if entry.time_next > now else AVAILABLE)
+            self._index.leave_batch(entry)
+            self._index.place(entry, SCHEDULED if entry.time_next > now else AVAILABLE)
         self._in_flight.pop(entry.message.id, None)
 
-    def _message(self, entry: Entry, raw: bool = False) -> Message:
+    def _message(self, entry: StoredMessage, raw: bool = False) -> Message:
         scheduled = entry.time_scheduled if entry.time_scheduled > entry.time_created else None
         return replace(
             entry.message,
@@ -438,7 +433,7 @@ class MemoryStore(Store):
             raise self._lacks(contract.TRANSACTIONS)
 
 
-def _content(entry: Entry, raw: bool) -> Any:
+def _content(entry: StoredMessage, raw: bool) -> Any:
     try:
         return m.decode(entry.encoded.encoding, entry.encoded.body, entry.message.id)
     except UnreadableMessageError:

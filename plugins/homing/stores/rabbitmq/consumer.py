@@ -12,21 +12,21 @@ from typing import Any
 from pika import spec
 
 from homing.errors import LeaseLostError, NotInFlightError
+from homing.ids import new_id
 from homing.stores.rabbitmq.connection import Link
-from homing.stores.rabbitmq.envelope import Delivery
+from homing.stores.rabbitmq.envelope import Incoming
 from homing.stores.rabbitmq.options import RabbitOptions
 from homing.stores.rabbitmq.topology import declare_store
-from homing.stores.validation import new_id
 
 _REMEMBERED = 10_000
 _ON_ITS_WAY = 0.02  # seconds within which what the broker sends ahead arrives
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """A delivery in a caller's hands until `deadline`, in monotonic seconds; `busy` while it is being settled."""
+class HeldMessage:
+    """A message in a caller's hands until `deadline`, in monotonic seconds; `busy` while it is being settled."""
 
-    delivery: Delivery
+    delivery: Incoming
     lock_token: str
     deadline: float
     busy: bool = False
@@ -45,21 +45,21 @@ class Consumer:
         self.link = Link(parameters, options.name, timeout=options.timeout, prepare=self._prepare)
         self._token = new_id()
         self._epoch = 0
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[Incoming] = deque()
         self._unsettled: dict[int, None] = {}  # the tags the broker waits for, in order
         self._acknowledged: set[int] = set()  # those of them to be acknowledged with the next group
         self._group = max(1, options.prefetch // 4)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldMessage] = {}
         self._tokens: dict[str, str] = {}
         self._lost: OrderedDict[str, None] = OrderedDict()
         self._earliest = math.inf  # no lease ends before
         self._consumer_tag: str | None = None
         self._last_asked = 0.0
-        self._got: list[Delivery | None] = []
+        self._got: list[Incoming | None] = []
 
     # -- receiving ---------------------------------------------------------------------------------------------
 
-    def next(self) -> Delivery | None:
+    def next(self) -> Incoming | None:
         """The next message, not leased yet; None if the queue has nothing ready."""
         self._last_asked = now = time.monotonic()
         if now >= self._earliest:
@@ -81,22 +81,22 @@ class Consumer:
     def _has_arrived(self) -> bool:
         return bool(self._arrived)
 
-    def put_back(self, delivery: Delivery) -> None:
+    def put_back(self, delivery: Incoming) -> None:
         """The caller could not use it after all: it is the next again."""
         self._arrived.appendleft(delivery)
 
-    def token(self, delivery: Delivery) -> str:
+    def token(self, delivery: Incoming) -> str:
         """What fences this delivery: no other consumer, and no other connection, ever gets the same."""
         return f"{self._token}.{self._epoch}.{delivery.tag}"
 
-    def hold(self, delivery: Delivery, token: str, lease: float) -> None:
+    def hold(self, delivery: Incoming, token: str, lease: float) -> None:
         """Puts a delivery into the caller's hands for so many seconds."""
         deadline = time.monotonic() + lease
-        self._held[token] = Held(delivery, token, deadline)
+        self._held[token] = HeldMessage(delivery, token, deadline)
         self._tokens[delivery.id] = token
         self._earliest = min(self._earliest, deadline)
 
-    def extend(self, held: Held, lease: float) -> None:
+    def extend(self, held: HeldMessage, lease: float) -> None:
         """Leaves it in the caller's hands for so many seconds from now."""
         held.deadline = time.monotonic() + lease
         self._earliest = min(self._earliest, held.deadline)
@@ -117,11 +117,11 @@ class Consumer:
 
     def _on_delivery(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._unsettled[method.delivery_tag] = None
-        self._arrived.append(Delivery(method.delivery_tag, method.redelivered, properties, body))
+        self._arrived.append(Incoming(method.delivery_tag, method.redelivered, properties, body))
 
     def _on_got(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._unsettled[method.delivery_tag] = None
-        self._got.append(Delivery(method.delivery_tag, method.redelivered, properties, body))
+        self._got.append(Incoming(method.delivery_tag, method.redelivered, properties, body))
 
     def _on_nothing(self, _frame: Any) -> None:
         self._got.append(None)
@@ -132,7 +132,7 @@ class Consumer:
 
     # -- settling ----------------------------------------------------------------------------------------------
 
-    def held(self, message_id: str, token: str | None) -> Held:
+    def held(self, message_id: str, token: str | None) -> HeldMessage:
         """What is held under this token, or, without one, under this id; raises when the lease is not there."""
         self.drop_lost()
         self.take_back_overdue()
@@ -150,7 +150,7 @@ class Consumer:
             f"message {message_id} was not retrieved from store {name!r} by this consumer, or is finished"
         )
 
-    def finish(self, held: Held) -> None:
+    def finish(self, held: HeldMessage) -> None:
         """Acknowledges what is held; raises LeaseLostError when the connection it came through is gone."""
         if self._held.get(held.lock_token) is not held or not self.link.is_open:
             self.drop_lost()
@@ -160,7 +160,7 @@ class Consumer:
         self._forget(held)
         self.discard(held.delivery)
 
-    def discard(self, delivery: Delivery) -> None:
+    def discard(self, delivery: Incoming) -> None:
         """Acknowledges a delivery that no caller holds."""
         self._acknowledged.add(delivery.tag)
         if len(self._acknowledged) >= self._group:
@@ -187,7 +187,7 @@ class Consumer:
             del self._unsettled[tag]
         pending.clear()
 
-    def _forget(self, held: Held) -> None:
+    def _forget(self, held: HeldMessage) -> None:
         self._held.pop(held.lock_token, None)
         if self._tokens.get(held.delivery.id) == held.lock_token:
             del self._tokens[held.delivery.id]
@@ -255,12 +255,12 @@ class Consumer:
     def held_count(self) -> int:
         return len(self._held)
 
-    def _give_back(self, deliveries: Iterable[Delivery]) -> None:
+    def _give_back(self, deliveries: Iterable[Incoming]) -> None:
         for delivery in deliveries:
             self.link.channel.basic_nack(delivery.tag, requeue=True)
             del self._unsettled[delivery.tag]
 
-    def _remember_lost(self, held: Held) -> None:
+    def _remember_lost(self, held: HeldMessage) -> None:
         self._lost[held.lock_token] = self._lost[held.delivery.id] = None
         while len(self._lost) > 2 * _REMEMBERED:
             self._lost.popitem(last=False)

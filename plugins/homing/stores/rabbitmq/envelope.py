@@ -19,10 +19,10 @@ import pika
 from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
+from homing.ids import new_id
 from homing.message import Message
 from homing.store import ATTEMPTS
 from homing.stores.rabbitmq.topology import delay_route
-from homing.stores.validation import new_id
 
 HEADERS = "homing-headers"
 ENVELOPE = "homing-envelope"
@@ -35,8 +35,6 @@ SOURCE = "homing-dead-letter-source"
 LONG_ID = "homing-id"
 _OURS = "homing-"
 _MARK = "homing/"
-# Where earlier versions wrote what is in `type` now.
-_ENCODING, _ENQUEUED_AT = "homing-encoding", "homing-enqueued-at"
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-acquired-count")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -55,7 +53,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Outgoing:
     """A message ready to be sent: where to, and what."""
 
     message_id: str
@@ -65,7 +63,7 @@ class Parcel:
     body: bytes
 
 
-class Delivery:
+class Incoming:
     """A message as it arrived, not yet decoded.
 
     `plain` says that it has nothing written on it that a message does not get when it is stored and sent at once.
@@ -82,7 +80,7 @@ class Delivery:
         #: How often it came back into the queue from a consumer since it was put there.
         self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
         #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
-        self.mark = _mark(properties.type) or _earlier_mark(self.headers)
+        self.mark = _mark(properties.type)
         self.plain = not (redelivered or self.headers) and self.mark is not None
         # A foreign message without an id gets one, which it keeps if it goes back into the queue.
         self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
@@ -97,7 +95,7 @@ class Delivery:
         return 1 if self.plain else self.number(DELIVERIES) + self.returns + 1
 
 
-def pack(message: Message, queue: str, now: float) -> Parcel:
+def pack(message: Message, queue: str, now: float) -> Outgoing:
     """A message for this queue, or for the way to it when it is scheduled; raises UnstorableContentError."""
     encoded = m.encode(message.content)
     headers: dict[str, Any] = {}
@@ -123,28 +121,28 @@ def pack(message: Message, queue: str, now: float) -> Parcel:
     if message.dead_letter_reason is not None:
         headers |= _explained(message.dead_letter_reason, message.dead_letter_description, message.dead_letter_source)
     properties.headers = headers or None
-    parcel = Parcel(message.id, "", queue, properties, encoded.body.encode())
+    packed = Outgoing(message.id, "", queue, properties, encoded.body.encode())
     if message.scheduled_at is None:
-        return parcel
-    return delayed(parcel, queue, message.scheduled_at.timestamp(), now)
+        return packed
+    return delayed(packed, queue, message.scheduled_at.timestamp(), now)
 
 
-def delayed(parcel: Parcel, queue: str, due: float, now: float) -> Parcel:
+def delayed(packed: Outgoing, queue: str, due: float, now: float) -> Outgoing:
     """The same, to arrive in the queue when it is due. Times are seconds since 1970."""
-    parcel.properties.headers = {**(parcel.properties.headers or {}), DUE_AT: round(due * 1e6)}
+    packed.properties.headers = {**(packed.properties.headers or {}), DUE_AT: round(due * 1e6)}
     if due <= now:
-        return parcel
-    return waiting(parcel, queue, due - now)
+        return packed
+    return waiting(packed, queue, due - now)
 
 
-def waiting(parcel: Parcel, queue: str, seconds: float) -> Parcel:
+def waiting(packed: Outgoing, queue: str, seconds: float) -> Outgoing:
     """The same, to arrive in the queue after so many seconds, at most LONGEST. Independent of this process's clock:
     the next consumer's may differ."""
     exchange, routing_key, _ = delay_route(queue, seconds)
-    return Parcel(parcel.message_id, exchange, routing_key, parcel.properties, parcel.body)
+    return Outgoing(packed.message_id, exchange, routing_key, packed.properties, packed.body)
 
 
-def repack(delivery: Delivery, queue: str, *, deliveries: int, crashes: int, attempts: int = 0) -> Parcel:
+def repack(delivery: Incoming, queue: str, *, deliveries: int, crashes: int, attempts: int = 0) -> Outgoing:
     """A delivery to be put into a queue once more, remembering how often it was handed out, came back and was tried."""
     old = delivery.headers
     headers = {key: value for key, value in old.items() if not key.startswith(_BROKERS)}
@@ -159,19 +157,19 @@ def repack(delivery: Delivery, queue: str, *, deliveries: int, crashes: int, att
         content_encoding=delivery.properties.content_encoding,
         **{name: getattr(delivery.properties, name) for name in _PROPERTIES},
     )
-    return Parcel(delivery.id, "", queue, properties, delivery.body)
+    return Outgoing(delivery.id, "", queue, properties, delivery.body)
 
 
-def buried(parcel: Parcel, reason: str, description: str | None, source: str) -> Parcel:
+def dead_lettered(packed: Outgoing, reason: str, description: str | None, source: str) -> Outgoing:
     """The same, with the reason why it is dead."""
-    headers = parcel.properties.headers
+    headers = packed.properties.headers
     for key in (REASON, DESCRIPTION, SOURCE):
         headers.pop(key, None)
     headers |= _explained(reason, description, source)
-    return parcel
+    return packed
 
 
-def unpack(delivery: Delivery, lock_token: str) -> Message:
+def unpack(delivery: Incoming, lock_token: str) -> Message:
     """The message that arrived; raises UnreadableMessageError when ours cannot be decoded."""
     if delivery.mark is None:
         return unpack_raw(delivery, lock_token)
@@ -181,7 +179,7 @@ def unpack(delivery: Delivery, lock_token: str) -> Message:
         raise UnreadableMessageError(f"message {delivery.id} is not as Homing writes them: {error}") from error
 
 
-def _unpack(delivery: Delivery, mark: Mark, lock_token: str) -> Message:
+def _unpack(delivery: Incoming, mark: Mark, lock_token: str) -> Message:
     # What is left out here is as the class says it is by default.
     fields: dict[str, Any] = {
         "id": delivery.id,
@@ -204,7 +202,7 @@ def _unpack(delivery: Delivery, mark: Mark, lock_token: str) -> Message:
     return message
 
 
-def _extra(delivery: Delivery) -> dict[str, Any]:
+def _extra(delivery: Incoming) -> dict[str, Any]:
     """What is written on a message beyond the plain."""
     headers = delivery.headers
     extra = m.decode_headers(headers.get(ENVELOPE), delivery.id)
@@ -227,18 +225,18 @@ def expires_at(message: Message) -> float | None:
     return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()
 
 
-def due_at(delivery: Delivery) -> float:
+def due_at(delivery: Incoming) -> float:
     """When the message may be handed out, for one whose way was longer than LONGEST; seconds since 1970."""
     return delivery.number(DUE_AT) / 1e6
 
 
-def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
+def unpack_raw(delivery: Incoming, lock_token: str) -> Message:
     """A foreign message, or one of ours that cannot be decoded: its body as JSON, text or bytes."""
     properties, headers = delivery.properties, delivery.headers
     theirs = {key: _plain(value) for key, value in headers.items() if not key.startswith((_OURS, *_BROKERS))}
     return Message(
         id=delivery.id,
-        content=_strange_content(delivery),
+        content=_foreign_content(delivery),
         content_type=properties.content_type,
         headers={**theirs, **_tried(delivery)},
         correlation_id=properties.correlation_id,
@@ -246,7 +244,7 @@ def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
         subject=properties.type if delivery.mark is None else None,
         lock_token=lock_token,
         delivery_count=delivery.deliveries,
-        enqueued_at=_said_by_a_stranger(properties.timestamp),
+        enqueued_at=_foreign_time(properties.timestamp),
         dead_letter_reason=headers.get(REASON) or _broker_reason(headers),
         dead_letter_description=headers.get(DESCRIPTION),
         dead_letter_source=headers.get(SOURCE),
@@ -254,13 +252,13 @@ def unpack_raw(delivery: Delivery, lock_token: str) -> Message:
     )
 
 
-def _tried(delivery: Delivery) -> dict[str, int]:
+def _tried(delivery: Incoming) -> dict[str, int]:
     """How often it was tried before it was postponed, as a header."""
     attempts = delivery.number(ATTEMPTS)
     return {ATTEMPTS: attempts} if attempts else {}
 
 
-def _strange_content(delivery: Delivery) -> Any:
+def _foreign_content(delivery: Incoming) -> Any:
     try:
         text = delivery.body.decode()
     except UnicodeDecodeError:
@@ -313,20 +311,11 @@ def _mark(kind: Any) -> Mark | None:
         return None
 
 
-def _earlier_mark(headers: dict[str, Any]) -> Mark | None:
-    if _ENCODING not in headers:
-        return None
-    try:
-        return Mark(headers[_ENCODING], _datetime(headers.get(_ENQUEUED_AT)))
-    except OverflowError:
-        return Mark(headers[_ENCODING], None)
-
-
 def _datetime(microseconds: Any) -> datetime | None:
     return _EPOCH + timedelta(microseconds=microseconds) if isinstance(microseconds, int) else None
 
 
-def _said_by_a_stranger(seconds: Any) -> datetime | None:
+def _foreign_time(seconds: Any) -> datetime | None:
     """The time that a foreign sender wrote on a message; it may be anything."""
     try:
         return _datetime(seconds * 1_000_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 from homing.errors import PartlyStoredError, StoreError, StoreUnavailableError
 from homing.stores.rabbitmq.connection import Link
-from homing.stores.rabbitmq.envelope import Parcel
+from homing.stores.rabbitmq.envelope import Outgoing
 from homing.stores.rabbitmq.options import RabbitOptions
 from homing.stores.rabbitmq.topology import declare_store, delay_name, look, make_levels, settle_store
 
@@ -27,14 +27,14 @@ class Publisher:
         self._levels = 0  # so many are known to be there
         self._is_doubtful = False  # whether some of them may be gone
         self._sent = 0  # on this channel: the broker counts with us
-        self._first = 0  # the number of the first parcel of this call
-        self._confirmed = bytearray()  # one byte for each parcel of this call
-        self._open_from = 0  # every parcel before this one is confirmed or refused
+        self._first = 0  # the number of the first packed of this call
+        self._confirmed = bytearray()  # one byte for each packed of this call
+        self._open_from = 0  # every packed before this one is confirmed or refused
         self._answered = 0
         self._refused: list[int] = []
         self._returned: dict[str, str] = {}
 
-    def publish(self, parcels: Sequence[Parcel]) -> None:
+    def publish(self, outgoing: Sequence[Outgoing]) -> None:
         """Returns when the broker has taken responsibility for all of them.
 
         Raises StoreError when it refused or could not route one, StoreUnavailableError when the connection was lost
@@ -42,19 +42,19 @@ class Publisher:
         """
         with self.link.lock:
             self.link.open()
-            waits = [int(parcel.exchange.rpartition(".")[2]) for parcel in parcels if parcel.exchange]
+            waits = [int(packed.exchange.rpartition(".")[2]) for packed in outgoing if packed.exchange]
             if waits:
                 self._require_level(max(waits))
-            self._begin(len(parcels))
+            self._begin(len(outgoing))
             try:
-                self._send(parcels)
+                self._send(outgoing)
             except StoreUnavailableError as error:
-                raise self._unfinished(parcels, error) from error
+                raise self._unfinished(outgoing, error) from error
             except BaseException:
                 self.link.close()  # answers that are still to come must not be mixed up with those of the next call
                 raise
             if self._refused or self._returned:
-                raise self._not_taken(parcels)
+                raise self._not_taken(outgoing)
 
     def _begin(self, count: int) -> None:
         self._first = self._sent + 1
@@ -62,25 +62,25 @@ class Publisher:
         self._open_from = self._answered = 0
         self._refused, self._returned = [], {}
 
-    def _send(self, parcels: Sequence[Parcel]) -> None:
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
         link = self.link
-        for start in range(0, len(parcels), _TOGETHER):
-            group = parcels[start : start + _TOGETHER]
+        for start in range(0, len(outgoing), _TOGETHER):
+            group = outgoing[start : start + _TOGETHER]
             publish = link.channel.basic_publish
             with link.together():
-                for parcel in group:
-                    publish(parcel.exchange, parcel.routing_key, parcel.body, parcel.properties, mandatory=True)
+                for packed in group:
+                    publish(packed.exchange, packed.routing_key, packed.body, packed.properties, mandatory=True)
             self._sent += len(group)
             link.poll()
             if start - self._answered >= _IN_FLIGHT:
                 link.run(partial(self._has_answered, start - _IN_FLIGHT // 2))
-        link.run(partial(self._has_answered, len(parcels)))
+        link.run(partial(self._has_answered, len(outgoing)))
 
     def _has_answered(self, count: int) -> bool:
         return self._answered >= count
 
     def _on_answer(self, frame: Any) -> None:
-        """The broker confirms or refuses one parcel, or all up to it."""
+        """The broker confirms or refuses one packed, or all up to it."""
         method = frame.method
         last = method.delivery_tag - self._first
         if last < 0:
@@ -100,32 +100,32 @@ class Publisher:
     def _on_return(self, _channel: Any, method: Any, properties: Any, _body: bytes) -> None:
         self._returned[properties.message_id or "?"] = f"{method.reply_text} ({method.routing_key})"
 
-    def _unfinished(self, parcels: Sequence[Parcel], error: StoreUnavailableError) -> StoreUnavailableError:
+    def _unfinished(self, outgoing: Sequence[Outgoing], error: StoreUnavailableError) -> StoreUnavailableError:
         refused = set(self._refused)
         stored = [
-            parcel.message_id
-            for index, parcel in enumerate(parcels)
-            if self._confirmed[index] and index not in refused and parcel.message_id not in self._returned
+            packed.message_id
+            for index, packed in enumerate(outgoing)
+            if self._confirmed[index] and index not in refused and packed.message_id not in self._returned
         ]
-        if len(parcels) == 1:
-            return StoreUnavailableError(f"message {parcels[0].message_id} may or may not be stored: {error}")
+        if len(outgoing) == 1:
+            return StoreUnavailableError(f"message {outgoing[0].message_id} may or may not be stored: {error}")
         return PartlyStoredError(
-            f"{len(stored)} of {len(parcels)} messages are stored, the others may or may not be; "
+            f"{len(stored)} of {len(outgoing)} messages are stored, the others may or may not be; "
             f"store them again under the same ids: {error}",
-            ids=[parcel.message_id for parcel in parcels],
+            ids=[packed.message_id for packed in outgoing],
             stored=stored,
         )
 
-    def _not_taken(self, parcels: Sequence[Parcel]) -> StoreError:
+    def _not_taken(self, outgoing: Sequence[Outgoing]) -> StoreError:
         bad = len(self._refused) + len(self._returned)
         if self._returned:
             message_id, why = next(iter(self._returned.items()))
             self._is_doubtful = True
             self.link.close()  # a queue is missing: the next connection creates it again
         else:
-            message_id, why = parcels[self._refused[0]].message_id, "refused, as a full queue does"
+            message_id, why = outgoing[self._refused[0]].message_id, "refused, as a full queue does"
         return StoreError(
-            f"store {self._name!r}: RabbitMQ did not take {bad} of {len(parcels)} messages; "
+            f"store {self._name!r}: RabbitMQ did not take {bad} of {len(outgoing)} messages; "
             f"the first is {message_id}: {why}"
         )
 

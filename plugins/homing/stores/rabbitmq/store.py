@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 import weakref
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from threading import Event, Thread
 from typing import Any
 
 from homing import store as contract
 from homing.errors import ConfigurationError, StoreError, TooLargeError, UnreadableMessageError
 from homing.failure import crash_text
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.lease_renewer import LeaseRenewer
 from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
 from homing.portions import text_bytes
+from homing.retry import doubled
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease, Store
 from homing.stores.rabbitmq import envelope
-from homing.stores.rabbitmq.consumer import Consumer, Held
-from homing.stores.rabbitmq.envelope import Delivery, Parcel
+from homing.stores.rabbitmq.consumer import Consumer, HeldMessage
+from homing.stores.rabbitmq.envelope import Incoming, Outgoing
 from homing.stores.rabbitmq.options import CLASSIC, RabbitOptions
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.topology import dead_queue
@@ -29,10 +29,9 @@ from homing.stores.validation import as_message, written_texts
 
 log = logging.getLogger(__name__)
 
-_JITTER = random.Random()  # noqa: S311
 # With messages sent ahead, one that came back to the queue need not have been in a caller's hands.
 _PREFETCH_ALLOWANCE = 10
-# Leases and waits after the first are up to so much longer, so that what failed together comes back apart.
+# Leases and waits after the first are up to so much longer.
 _SPREAD = 0.1
 # Clocks differ a little: what is due so soon, in seconds, is due.
 _EARLY = 1.0
@@ -58,7 +57,7 @@ class RabbitStore(Store):
     store of that name. Between the two steps a crash leaves two, never none.
     """
 
-    features = contract.STORE_FEATURES["rabbitmq"]
+    features = contract.STORE_KINDS["rabbitmq"].features
 
     def __init__(self, parameters: Any, options: RabbitOptions) -> None:
         self.name = options.name
@@ -66,7 +65,7 @@ class RabbitStore(Store):
         self._options = options
         self._publisher = Publisher(parameters, options)
         self._consumer = Consumer(parameters, options)
-        self._keeper: Keeper | None = None
+        self._connections: LeaseRenewer | None = None
         self._dead_queue = dead_queue(self.name)
         self._holds_the_dead = self._dead_queue == self.name
         start_over_after_fork(self)
@@ -78,7 +77,7 @@ class RabbitStore(Store):
     def start_over(self) -> None:
         """In a forked process, which opens connections of its own. What was retrieved before is the parent's to settle:
         here that raises LeaseLostError."""
-        self._keeper = None
+        self._connections = None
         self._publisher.link.start_over()
         self._consumer.start_over()
 
@@ -119,9 +118,9 @@ class RabbitStore(Store):
 
     def close(self) -> None:
         """Ends both connections; what was retrieved and not settled goes back to the queue at once."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.stop()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
         with self._consumer.link.lock:
             self._consumer.give_back_all()
             self._consumer.link.close()
@@ -139,13 +138,13 @@ class RabbitStore(Store):
             # A dead letter keeps its session and priority from another store: dead letters are not ordered.
             if (message.session_id is not None or message.priority) and message.dead_letter_reason is None:
                 raise self._lacks(contract.PRIORITY if message.session_id is None else contract.SESSIONS)
-        parcels = [envelope.pack(message, queue, now) for message in messages]
-        for message, parcel in zip(messages, parcels, strict=True):
-            self._refuse_large(message, parcel)
-        if parcels:
+        outgoing = [envelope.pack(message, queue, now) for message in messages]
+        for message, packed in zip(messages, outgoing, strict=True):
+            self._refuse_large(message, packed)
+        if outgoing:
             self._keep()
-            self._publisher.publish(parcels)
-        return [parcel.message_id for parcel in parcels]
+            self._publisher.publish(outgoing)
+        return [packed.message_id for packed in outgoing]
 
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held, BatchLease):
@@ -211,7 +210,7 @@ class RabbitStore(Store):
 
     # -- one delivery ------------------------------------------------------------------------------------------
 
-    def _hand_out(self, delivery: Delivery) -> Message | None:
+    def _hand_out(self, delivery: Incoming) -> Message | None:
         """The message, in the caller's hands; None when it had to go elsewhere, and is there now."""
         token = self._consumer.token(delivery)
         try:
@@ -229,7 +228,7 @@ class RabbitStore(Store):
         self._consumer.discard(delivery)
         return None
 
-    def _detour(self, delivery: Delivery, message: Message) -> Parcel | None:
+    def _detour(self, delivery: Incoming, message: Message) -> Outgoing | None:
         """Where a message has to go instead of to the caller; None when it may be handed out."""
         if delivery.plain:
             return None
@@ -249,61 +248,69 @@ class RabbitStore(Store):
             return self._once_more(delivery, crashes=crashes)
         return None
 
-    def _once_more(self, delivery: Delivery, *, crashes: int) -> Parcel:
+    def _once_more(self, delivery: Incoming, *, crashes: int) -> Outgoing:
         """As if it had not been handed out this time."""
         attempts, deliveries = delivery.number(contract.ATTEMPTS), delivery.deliveries - 1
         return envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes, attempts=attempts)
 
-    def _released(self, delivery: Delivery) -> Parcel:
+    def _released(self, delivery: Incoming) -> Outgoing:
         deliveries = delivery.deliveries
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
-        parcel = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
+        packed = envelope.repack(delivery, self.name, deliveries=deliveries, crashes=crashes)
         if not self._options.backoff:
-            return parcel
-        return envelope.waiting(parcel, self.name, self._doubled(self._options.backoff, deliveries))
+            return packed
+        return envelope.waiting(packed, self.name, self._doubled(self._options.backoff, deliveries))
 
-    def _postponed(self, delivery: Delivery, seconds: float, attempts: int) -> Parcel:
+    def _postponed(self, delivery: Incoming, seconds: float, attempts: int) -> Outgoing:
         crashes = delivery.number(envelope.CRASHES) + delivery.returns
         # As many deliveries as crashes: a higher count would look as if it had come back unsettled.
-        parcel = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
-        return envelope.waiting(parcel, self.name, seconds)
+        packed = envelope.repack(delivery, self.name, deliveries=crashes, crashes=crashes, attempts=attempts)
+        return envelope.waiting(packed, self.name, seconds)
 
-    def _dead(self, delivery: Delivery, reason: str, description: str | None) -> Parcel:
+    def _dead(self, delivery: Incoming, reason: str, description: str | None) -> Outgoing:
         deliveries = delivery.deliveries
-        parcel = envelope.repack(delivery, self._dead_queue, deliveries=deliveries, crashes=0)
+        packed = envelope.repack(delivery, self._dead_queue, deliveries=deliveries, crashes=0)
         log.warning("message %s of store %r is dead: %s", delivery.id, self.name, reason)
-        return envelope.buried(parcel, reason, description, self.name)
+        return envelope.dead_lettered(packed, reason, description, self.name)
 
-    def _replace(self, held: Held, parcel: Parcel) -> None:
+    def _replace(self, held: HeldMessage, packed: Outgoing) -> None:
         """Stores the next copy of a message before this one is acknowledged."""
         held.busy = True
         try:
-            self._publisher.publish([parcel])
+            self._publisher.publish([packed])
         finally:
             held.busy = False
         self._consumer.finish(held)
 
-    def _find(self, message: str | Message) -> Held:
+    def _find(self, message: str | Message) -> HeldMessage:
         if isinstance(message, str):
             return self._consumer.held(message, None)
         return self._consumer.held(message.id, message.lock_token or "")
 
     def _doubled(self, seconds: float, deliveries: int) -> float:
-        if deliveries == 1:
-            return seconds
-        doubled = min(seconds * 2.0 ** min(deliveries - 1, 60), max(self._options.max_ack_wait, seconds))
-        return doubled * (1 + _JITTER.random() * _SPREAD)
+        return doubled(seconds, deliveries, most=self._options.max_ack_wait, jitter=_SPREAD)
 
     def _keep(self) -> None:
-        if self._keeper is None:
-            self._keeper = Keeper(self, min(1.0, self._options.ack_wait / 4))
-            self._keeper.start()
+        """Keeps the connections alive, as long as this object exists."""
+        if self._connections is not None:
+            return
+        self._connections = LeaseRenewer(f"homing-rabbitmq-{self.name}")
+        interval, this = min(1.0, self._options.ack_wait / 4), weakref.ref(self)
 
-    def _refuse_large(self, message: Message, parcel: Parcel) -> None:
+        def tend() -> float | None:
+            store = this()
+            if store is None:
+                return None
+            store.tend()
+            return 3 * interval
+
+        self._connections.keep(self.name, f"the connections of store {self.name!r}", tend, lasts=3 * interval)
+
+    def _refuse_large(self, message: Message, packed: Outgoing) -> None:
         most = self._options.max_message_bytes
         # RabbitMQ 4's default limit; who raises max_message_bytes here has raised the broker's limit too.
         limit = SizeLimit(most, max(4 * most, 16 * 2**20), "the broker's max_message_size, at four max_message_bytes,")
-        texts = written_texts(message, parcel.body.decode())
+        texts = written_texts(message, packed.body.decode())
         limit.check(self.name, message.id, message.content, texts)
         beside = sum(text_bytes(text) for name, text in texts.items() if name != "message")
         most_beside = _MOST_BESIDE if message.dead_letter_reason is None else _MOST_BESIDE_DEAD
@@ -316,28 +323,3 @@ class RabbitStore(Store):
     def _refuse(self, transaction: Any) -> None:
         if transaction is not None:
             raise self._lacks(contract.TRANSACTIONS)
-
-
-class Keeper(Thread):
-    """Tends a store at an interval, as long as the store object exists."""
-
-    def __init__(self, store: RabbitStore, interval: float) -> None:
-        super().__init__(name=f"homing-rabbitmq-{store.name}", daemon=True)
-        self._store = weakref.ref(store)
-        self._interval = max(interval, 0.02)
-        self._stopped = Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            store = self._store()
-            if store is None:
-                return
-            try:
-                store.tend()
-            except StoreError as error:
-                log.warning("store %r: %s", store.name, error)
-            del store
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(timeout=5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from homing.errors import (
 )
 from homing.failure import crash_text
 from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
+from homing.lease_renewer import LeaseRenewer
 from homing.message import AVAILABLE, Headers, Message
 from homing.store import BatchLease, Store
 from homing.stores.servicebus import envelope, sdk
@@ -45,17 +45,12 @@ _PEEKED = 250  # messages looked at in one request
 
 
 @dataclass(eq=False)
-class Held:
-    """A message in a caller's hands until `deadline`, in monotonic seconds; its lock is renewed at `renew_at`."""
+class LockedMessage:
+    """A message in a caller's hands until `deadline`, in monotonic seconds."""
 
     received: ServiceBusReceivedMessage
     message: Message
     deadline: float
-    renew_at: float = 0.0
-
-    def locked_for(self, until: datetime | None) -> None:
-        left = 0.0 if until is None else (until - datetime.now(timezone.utc)).total_seconds()
-        self.renew_at = time.monotonic() + max(left, 0.0) / 2
 
 
 class ServiceBusStore(Store):
@@ -72,7 +67,7 @@ class ServiceBusStore(Store):
     `max_deliveries` is a lower limit of the store's.
     """
 
-    features = contract.STORE_FEATURES["servicebus"]
+    features = contract.STORE_KINDS["servicebus"].features
 
     def __init__(self, connection_string: str, options: ServiceBusOptions) -> None:
         self.name = options.name if options.subscription is None else f"{options.name}/{options.subscription}"
@@ -80,8 +75,9 @@ class ServiceBusStore(Store):
         self._connect = partial(
             sdk.connect, connection_string, retry_total=options.retries, retry_backoff_factor=options.retry_delay
         )
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, LockedMessage] = {}
         self._lost: OrderedDict[str, None] = OrderedDict()
+        self._leases = LeaseRenewer(f"homing-servicebus-{self.name}")
         self._set_up()
         start_over_after_fork(self)
 
@@ -91,12 +87,12 @@ class ServiceBusStore(Store):
         self._sender: ServiceBusSender | None = None
         self._receivers: dict[bool, ServiceBusReceiver] = {}
         self._receiving: sdk.Receiving | None = None
-        self._keeper: Keeper | None = None
 
     def start_over(self) -> None:
         """In a forked process, which connects for itself. What was retrieved before is the parent's to settle: here
         that raises LeaseLostError."""
         leave_to_parent(self._client, self._sender, self._receivers, self._receiving)
+        self._leases.start_over()
         self._set_up()
         self._lose([*self._held])
 
@@ -115,7 +111,7 @@ class ServiceBusStore(Store):
 
     def retrieve(self) -> Message | None:
         with self._lock:
-            self.tend()  # a caller that retrieves without a pause would starve the keeper
+            self._leases.renew_due()  # a caller that retrieves without a pause leaves no other thread the time
             while True:
                 with self._translated("retrieve from"):
                     self._receiver()
@@ -137,9 +133,7 @@ class ServiceBusStore(Store):
 
     def close(self) -> None:
         """Ends all connections; what was retrieved and not settled comes again when its lock has run out."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.stop()
+        self._leases.close()
         with self._lock:
             links = [link for link in (self._sender, *self._receivers.values()) if link is not None]
             self._sender, self._receivers = None, {}
@@ -174,13 +168,13 @@ class ServiceBusStore(Store):
             found = [self._find(message) for message in ([held] if isinstance(held, Message) else held)]
             for each in found:
                 self._renew_lock(each)
-                each.deadline = time.monotonic() + lease
+                self._keep(each, lease)
 
     # -- other ends, and looking -------------------------------------------------------------------------------
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         with self._lock:
-            self._bury(self._find(message), reason, description)
+            self._dead_letter(self._find(message), reason, description)
 
     def postpone(self, message: Message, seconds: float, *, attempts: int) -> bool:
         if self._options.subscription is not None:
@@ -221,31 +215,38 @@ class ServiceBusStore(Store):
 
     # -- leases ------------------------------------------------------------------------------------------------
 
-    def tend(self) -> None:
-        """Renews locks and gives back what was leased for long enough; a thread of this store's calls it."""
+    def _keep(self, held: LockedMessage, lease: float) -> None:
+        """Renews its lock for so long, and then gives it back."""
+        held.deadline = time.monotonic() + lease
+        self._leases.keep(
+            held.message.lock_token,
+            f"message {held.message.id} of store {self.name!r}",
+            partial(self._renew_lock, held),
+            lasts=_left(held.received.locked_until_utc),
+            longest=lease,
+            on_end=partial(self._give_back, held),
+        )
+
+    def _give_back(self, held: LockedMessage) -> None:
         with self._lock:
-            for token, held in list(self._held.items()):
-                now = time.monotonic()
-                try:
-                    if held.deadline <= now:
-                        self._give_back(token, held)
-                    elif held.renew_at <= now:
-                        self._renew_lock(held)
-                except Exception as error:  # noqa: BLE001 - whatever becomes of this lock, the others are kept
-                    log.warning("message %s of store %r: %s", held.message.id, self.name, error)
+            token = held.message.lock_token or ""
+            if self._held.get(token) is held and held.deadline <= time.monotonic():
+                self._lose([token])
+                with self._translated(f"give back message {held.message.id} to"):
+                    self._receiver().abandon_message(held.received)
 
-    def _give_back(self, token: str, held: Held) -> None:
-        self._lose([token])
-        with self._translated(f"give back message {held.message.id} to"):
-            self._receiver().abandon_message(held.received)
-
-    def _renew_lock(self, held: Held) -> None:
-        try:
-            with self._translated(f"renew the lock on message {held.message.id} of"):
-                held.locked_for(self._receiver().renew_message_lock(held.received))
-        except LeaseLostError:
-            self._lose([held.message.lock_token or ""])
-            raise
+    def _renew_lock(self, held: LockedMessage) -> float | None:
+        """In how many seconds the lock ends; None when the message is settled."""
+        token = held.message.lock_token or ""
+        with self._lock:
+            if self._held.get(token) is not held:
+                return None
+            try:
+                with self._translated(f"renew the lock on message {held.message.id} of"):
+                    return _left(self._receiver().renew_message_lock(held.received))
+            except LeaseLostError:
+                self._lose([token])
+                raise
 
     def _hand_out(self, received: ServiceBusReceivedMessage) -> Message | None:
         """The message, in the caller's hands; None when it is a dead letter by now."""
@@ -254,25 +255,24 @@ class ServiceBusStore(Store):
             message = envelope.unpack(received, self.name, lock_token=token)
         except UnreadableMessageError as error:
             message = envelope.unpack(received, self.name, lock_token=token, raw=True)
-            self._bury(Held(received, message, 0.0), contract.UNREADABLE, str(error))
+            self._dead_letter(LockedMessage(received, message, 0.0), contract.UNREADABLE, str(error))
             return None
-        held = Held(received, message, time.monotonic() + self._options.ack_wait)
+        held = LockedMessage(received, message, 0.0)
         limit = self._options.max_deliveries
         if limit and message.delivery_count > limit:
-            self._bury(held, contract.CRASHED, crash_text(limit))
+            self._dead_letter(held, contract.CRASHED, crash_text(limit))
             return None
-        held.locked_for(received.locked_until_utc)
         self._held[token] = held
-        self._keep()
+        self._keep(held, self._options.ack_wait)
         return message
 
-    def _bury(self, held: Held, reason: str, description: str | None) -> None:
+    def _dead_letter(self, held: LockedMessage, reason: str, description: str | None) -> None:
         with self._settling("dead-letter", held):
             self._receiver().dead_letter_message(held.received, reason=reason, error_description=description)
         log.warning("message %s of store %r is dead: %s", held.message.id, self.name, reason)
 
     @contextmanager
-    def _settling(self, doing: str, held: Held) -> Iterator[None]:
+    def _settling(self, doing: str, held: LockedMessage) -> Iterator[None]:
         """The message is let go of when the service has confirmed its settlement, or has it no more."""
         token = held.message.lock_token or ""
         try:
@@ -282,10 +282,12 @@ class ServiceBusStore(Store):
             self._lose([token])
             raise
         self._held.pop(token, None)
+        self._leases.forget(token)
 
     def _lose(self, tokens: Sequence[str]) -> None:
         for token in tokens:
             held = self._held.pop(token, None)
+            self._leases.forget(token)
             if held is not None:
                 for name in (token, held.message.id):
                     self._lost[name] = None
@@ -293,7 +295,7 @@ class ServiceBusStore(Store):
         while len(self._lost) > _REMEMBERED:
             self._lost.popitem(last=False)
 
-    def _find(self, message: str | Message) -> Held:
+    def _find(self, message: str | Message) -> LockedMessage:
         token = message.lock_token or "" if isinstance(message, Message) else self._token_of(message)
         held = self._held.get(token)
         message_id = message.id if isinstance(message, Message) else message
@@ -337,11 +339,6 @@ class ServiceBusStore(Store):
                 self._receiving = sdk.Receiving(receiver)
         return self._receivers[dead]
 
-    def _keep(self) -> None:
-        if self._keeper is None:
-            self._keeper = Keeper(self, min(0.5, self._options.ack_wait / 4))
-            self._keeper.start()
-
     def _refuse(self, transaction: Any) -> None:
         if transaction is not None:
             raise self._lacks(contract.TRANSACTIONS)
@@ -350,23 +347,6 @@ class ServiceBusStore(Store):
         return sdk.translated(f"{doing} store {self.name!r}")
 
 
-class Keeper(threading.Thread):
-    """Tends a store at an interval, as long as the store object exists."""
-
-    def __init__(self, store: ServiceBusStore, interval: float) -> None:
-        super().__init__(name=f"homing-servicebus-{store.name}", daemon=True)
-        self._store = weakref.ref(store)
-        self._interval = max(interval, 0.02)
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            store = self._store()
-            if store is None:
-                return
-            store.tend()
-            del store
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(timeout=5)
+def _left(until: datetime | None) -> float:
+    """Seconds until then."""
+    return 0.0 if until is None else max((until - datetime.now(timezone.utc)).total_seconds(), 0.0)

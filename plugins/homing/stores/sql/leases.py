@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+from homing.ids import random_hex
 
 
 def new_token(now: int) -> str:
-    return f"{token_from(now)}-{secrets.token_hex(9)}"
+    return f"{token_from(now)}-{random_hex(18)}"
 
 
 def token_from(time: int) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
@@ -29,11 +28,12 @@ from homing.constraints import (
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
+from homing.row import NANOSECONDS
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
 from homing.stores.options import NOT_IN_URL, option_names, refuse_unknown
 from homing.stores.sql import driver_options
 from homing.stores.sql.column_types import COLUMN_TYPES
-from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
+from homing.stores.sql.database import TIMEOUT, Database
 from homing.stores.sql.durability import FULL
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -105,9 +105,6 @@ class SqlProperties:
     def kept_for(self) -> float:
         """For how long an acknowledged message is kept at least: as long as its id is to be known."""
         return max(self.purge_after, self.duplicate_window)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def doublings(self, first: float) -> list[int]:
         """`first`, doubled with each delivery up to `max_ack_wait`, in nanoseconds; the last holds from there on."""
@@ -232,41 +229,6 @@ class LiveProperties:
         statement = sa.select(self._registry.c.properties).where(self._registry.c.name == self._table)
         text = connection.execute(statement.with_for_update() if locked else statement).scalar()
         return dict(decode(JSON, text, self._table)) if text else {}
-
-
-class RateLimit:
-    """Hands out at most `rate` messages per second, in bursts of at most one second's worth. Thread-safe."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._left = 0.0
-        self._asked: float | None = None
-        self._lock = threading.Lock()
-
-    def take(self, wanted: int, rate: float) -> int:
-        """How many of the wanted may be claimed now; they count as claimed until they are given back."""
-        if not rate:
-            return wanted
-        with self._lock:
-            allowed = max(0, min(wanted, int(self._fill(rate))))
-            self._left -= allowed
-            return allowed
-
-    def give_back(self, count: int) -> None:
-        with self._lock:
-            self._left += count
-
-    def pause(self, rate: float) -> float:
-        """In how many seconds one may be claimed."""
-        with self._lock:
-            return max(0.0, 1.0 - self._fill(rate)) / rate if rate else 0.0
-
-    def _fill(self, rate: float) -> float:
-        now = self._clock()
-        passed = 1.0 if self._asked is None else now - self._asked
-        self._asked = now
-        self._left = min(max(rate, 1.0), self._left + passed * rate)
-        return self._left
 
 
 def _read_columns(text: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ SQL leaves there, for "at time_scheduled".
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
+from homing.ids import random_hex
 from homing.stores.sql.column_types import COLUMN_TYPES
 from homing.stores.sql.header_columns import OWN
 
@@ -130,7 +130,7 @@ def messages_table(store: str, columns: Mapping[str, str] | None = None, *, part
         Column("bucket", Integer),
         # The identity of this very table, drawn when it is made. It goes with each row, whatever inserts it,
         # and a table that is made anew has another.
-        Column("table_id", Key(16), nullable=False, server_default=secrets.token_hex(8)),
+        Column("table_id", Key(16), nullable=False, server_default=random_hex(16)),
         # SQLite takes anything for a number. In other columns that is found and kept aside; here it never would be.
         CheckConstraint("typeof(time_next) IN ('integer', 'null')").ddl_if(dialect="sqlite"),
         *(Column(name, COLUMN_TYPES[kind].sql) for name, kind in (columns or {}).items()),
