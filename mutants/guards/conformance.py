@@ -16,9 +16,9 @@ GUARDS = (
     # -- the message store proposal and the messaging specification ----------------------------------------------
     guard(
         "intervals are positive",
-        _CONFIG,
-        "math.isfinite(seconds) and seconds > 0",
-        "math.isfinite(seconds)",
+        "constraints.py",
+        "all(_COMPARES[bound](value, limit) for bound, limit in self._limits())",
+        "True",
         f"{_CONFIGURED}test_intervals_must_be_positive_whatever_else_is_set",
     ),
     guard(
