@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_CONFIG, _LISTENER, _ATTEMPT = "listener/config.py", "listener/store_listener.py", "pipeline/attempt.py"
+_CONFIG, _LISTENER, _ATTEMPT = "listener/config.py", "listener/lifecycle.py", "pipeline/attempt.py"
 _CLAIMS, _PROPERTIES, _DUE = "stores/sql/claims.py", "stores/sql/properties.py", "stores/sql/due_query.py"
 _CONFIGURED, _LIFECYCLE = "tests/unit/listener/test_config.py::", "tests/unit/listener/test_lifecycle.py::"
 _SOURCE = "tests/unit/pipeline/test_chain_source_flow.py::"
@@ -17,8 +17,8 @@ GUARDS = (
     guard(
         "intervals are positive",
         _CONFIG,
-        "math.isfinite(seconds) and seconds > 0",
-        "math.isfinite(seconds)",
+        "retry_interval: Duration = 1.0",
+        "retry_interval: float | timedelta = 1.0",
         f"{_CONFIGURED}test_intervals_must_be_positive_whatever_else_is_set",
     ),
     guard(
@@ -58,7 +58,7 @@ GUARDS = (
     ),
     guard(
         "a listener's oldest age is its store's",
-        _LISTENER,
+        "listener/store_listener.py",
         "        waiting = self._oldest_waiting()\n",
         "        waiting = None\n",
         "tests/unit/listener/test_outcomes.py::test_oldest_age_is_that_of_the_longest_waiting_message_of_the_store",
@@ -109,8 +109,8 @@ GUARDS = (
     guard(
         "whatever a handler raises is a failure",
         _ATTEMPT,
-        "    except BaseException as error:\n        if is_interrupt(error):",
-        "    except Exception as error:\n        if is_interrupt(error):",
+        "    except BaseException as error:\n        if is_user_interrupt(error):",
+        "    except Exception as error:\n        if is_user_interrupt(error):",
         "tests/unit/pipeline/test_chain_failures.py::"
         "test_base_exception_in_a_handler_fails_the_message_and_not_the_process",
     ),
@@ -132,8 +132,8 @@ GUARDS = (
     guard(
         "a False filter of a destination flow ends that destination only",
         "pipeline/flows.py",
-        "                return Delivery(self.name, FILTERED)\n",
-        "                raise\n",
+        "            return DeliveryOutcome(self.name, FILTERED)\n",
+        "            raise\n",
         f"{_DESTINATIONS}test_false_filter_of_a_destination_flow_ends_only_that_destination",
     ),
     guard(
