@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.guard import guard
 
 _CONFIG, _LISTENER, _ATTEMPT = "listener/config.py", "listener/store_listener.py", "pipeline/attempt.py"
+_LIFECYCLE_OF = "listener/lifecycle.py"
 _CLAIMS, _PROPERTIES, _DUE = "stores/sql/claims.py", "stores/sql/properties.py", "stores/sql/due_query.py"
 _CONFIGURED, _LIFECYCLE = "tests/unit/listener/test_config.py::", "tests/unit/listener/test_lifecycle.py::"
 _SOURCE = "tests/unit/pipeline/test_chain_source_flow.py::"
@@ -16,9 +17,9 @@ GUARDS = (
     # -- the message store proposal and the messaging specification ----------------------------------------------
     guard(
         "intervals are positive",
-        _CONFIG,
-        "math.isfinite(seconds) and seconds > 0",
-        "math.isfinite(seconds)",
+        "constraints.py",
+        "Duration = Annotated[float | timedelta, Meta(gt=0)]",
+        "Duration = Annotated[float | timedelta, Meta(gt=-9)]",
         f"{_CONFIGURED}test_intervals_must_be_positive_whatever_else_is_set",
     ),
     guard(
@@ -37,22 +38,22 @@ GUARDS = (
     ),
     guard(
         "a listener has one service",
-        _LISTENER,
+        _LIFECYCLE_OF,
         "            if self._service is not None:\n                raise",
         "            if False:\n                raise",
         f"{_LIFECYCLE}test_second_service_is_refused_and_the_first_stays",
     ),
     guard(
         "detaching ends the polling",
-        _LISTENER,
+        _LIFECYCLE_OF,
         "        self.graceful_stop()\n        with self._lock:\n            self._service = None",
         "        with self._lock:\n            self._service = None",
         f"{_LIFECYCLE}test_detaching_stops_the_polling",
     ),
     guard(
         "what is not attached cannot be detached",
-        _LISTENER,
-        "if self._service is None or not self._service.is_made_of(service):",
+        _LIFECYCLE_OF,
+        "if self._service is None or not _is_same(self._service.attached, service):",
         "if self._service is None:",
         f"{_LIFECYCLE}test_detaching_what_is_not_attached_raises_and_changes_nothing",
     ),
@@ -109,8 +110,8 @@ GUARDS = (
     guard(
         "whatever a handler raises is a failure",
         _ATTEMPT,
-        "    except BaseException as error:\n        if is_interrupt(error):",
-        "    except Exception as error:\n        if is_interrupt(error):",
+        "    except BaseException as error:\n        if is_user_interrupt(error):",
+        "    except Exception as error:\n        if is_user_interrupt(error):",
         "tests/unit/pipeline/test_chain_failures.py::"
         "test_base_exception_in_a_handler_fails_the_message_and_not_the_process",
     ),
@@ -132,8 +133,8 @@ GUARDS = (
     guard(
         "a False filter of a destination flow ends that destination only",
         "pipeline/flows.py",
-        "                return Delivery(self.name, FILTERED)\n",
-        "                raise\n",
+        "            return DeliveryOutcome(self.name, FILTERED)\n",
+        "            raise\n",
         f"{_DESTINATIONS}test_false_filter_of_a_destination_flow_ends_only_that_destination",
     ),
     guard(
@@ -182,9 +183,9 @@ GUARDS = (
     ),
     guard(
         "a rate is kept",
-        _PROPERTIES,
-        "            allowed = max(0, min(wanted, int(self._fill(rate))))\n",
-        "            allowed = wanted\n",
+        "stores/sql/store.py",
+        "allowed, claimed = wanted.limit if pace is None else pace.take(wanted.limit), ",
+        "allowed, claimed = wanted.limit, ",
         f"{_DATABASES}test_claiming_keeps_to_the_rate",
         "tests/unit/stores/test_vitess_messaging.py::test_a_store_takes_messages_in_while_nobody_takes_any_out",
     ),
