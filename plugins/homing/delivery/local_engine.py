@@ -14,6 +14,7 @@ from homing.delivery.local_runner import replay_batch
 from homing.delivery.step import Step, log_deliveries, log_result
 from homing.delivery.stores import PipelineStores
 from homing.delivery.work_files import LocalFiles, WorkDir
+from homing.extras import needs
 from homing.ledger import SOURCE_FLOW, Fence
 from homing.pipeline import HandlerChain
 
@@ -33,7 +34,8 @@ class LocalEngine:
 
     def process(self, work_dir: str) -> int:
         """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
-        from homing.delivery.arrow import parquet, steps
+        with needs("a small batch", "spark", "pyarrow"):
+            from homing.delivery.arrow import parquet, steps
 
         place = self._work_dir(work_dir)
         output = place.new_output(self.batch.run_id, self.fence.owner)
@@ -44,7 +46,8 @@ class LocalEngine:
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
         """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
-        from homing.delivery.arrow import parquet, steps
+        with needs("a small batch", "spark", "pyarrow"):
+            from homing.delivery.arrow import parquet, steps
 
         left = self._work_dir(work_dir).copies(self.batch.run_id)
         messages = steps.process(self._step(), steps.read(self.batch)) if left is None else parquet.read(left)

@@ -58,7 +58,10 @@ def run_flow(flow: Flow, ctxs: Sequence[MessageContext], workers: Workers, tell:
     its rate, does not hold up the others.
     """
     if not isinstance(flow, RouterFlow):
-        _run_destination(tell, (flow, list(enumerate(ctxs))))
+        if len(ctxs) == 1:  # as most are: it is worth being quick
+            tell(0, _run_flow(flow, ctxs[0]))
+        else:
+            _run_destination(tell, (flow, list(enumerate(ctxs))))
         return
     ended, picked = flow.route_many(ctxs)
     for place, outcome in ended:

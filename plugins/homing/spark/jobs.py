@@ -25,6 +25,7 @@ from homing.delivery.local_engine import LocalEngine
 from homing.delivery.settlement import DEFAULT_LEASE
 from homing.delivery.work_files import Files, LocalFiles, WorkDir
 from homing.errors import ConfigurationError, HandlerError, HomingError, LeaseLostError
+from homing.extras import needs
 from homing.invocation.error_info import frames_of, sign_of
 from homing.ledger import Fence, Ledger
 from homing.pipeline import HandlerChain, load_chain
@@ -165,8 +166,9 @@ def _engine(
         chain.refuse_dataframes()
         yield partial(LocalEngine, chain, stores, batch), lambda: None  # it notices when it records
         return
-    from homing.spark import sessions
-    from homing.spark.engine import Engine, Pipeline
+    with needs("a Spark job", "spark", "pyspark"):
+        from homing.spark import sessions
+        from homing.spark.engine import Engine, Pipeline
 
     pipeline = Pipeline(arguments.chain, STORE, DEAD_LETTER_STORE)
     with sessions.open_session(f"homing {step} {arguments.run_id}") as spark:
@@ -178,7 +180,8 @@ def _files(*, alone: bool) -> Files:
     """What reaches a work directory: where Spark is not needed, it is on this machine."""
     if alone:
         return LocalFiles()
-    from homing.spark.hadoop import HadoopFiles
+    with needs("a Spark job", "spark", "pyspark"):
+        from homing.spark.hadoop import HadoopFiles
 
     return HadoopFiles()
 
