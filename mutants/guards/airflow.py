@@ -282,8 +282,8 @@ GUARDS = (
     guard(
         "a task acts on names that `select` can have returned, and on nothing else",
         _XCOMS,
-        "    if not isinstance(selected, list | tuple) or not all(isinstance(name, str) for name in selected):\n",
-        "    if not isinstance(selected, list | tuple | str | dict):\n",
+        "    if not isinstance(selected, list | tuple) or not all(\n",
+        "    if not isinstance(selected, list | tuple | str | dict) or not any(\n",
         f"{_FUZZED}test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing",
     ),
 )
