@@ -75,13 +75,13 @@ class Inspector:
             with store.sibling(f"{store.name}_failures") as failures:
                 failures.count()  # makes the table that a listener does without
                 for each in (store, failures):
-                    yield from (one.rpartition("/")[2] for one, state, _ in each.states() if state in _UNFINISHED)
+                    yield from (one.rpartition("/")[2] for one, state, _ in each.view.states() if state in _UNFINISHED)
 
     def _in_bus(self) -> list[str]:
         broker = open_embedded(self._subject.source.removeprefix("bus:"))
         try:
             with broker.store_of(broker.catalog.get(QUEUE)) as queue:
-                return [f"{one} on the bus" for one, state, _ in queue.states() if state in _UNFINISHED]
+                return [f"{one} on the bus" for one, state, _ in queue.view.states() if state in _UNFINISHED]
         finally:
             broker.close()
 

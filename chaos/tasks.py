@@ -68,7 +68,7 @@ class Tasks:
         batch.settle()
 
     def _replay(self, replay: Batch, run_id: str) -> None:
-        again = {*replay.unfinished(run_id), *self.stores.failures.overdue(self.lease if self.first_passes else 0)}
+        again = {*replay.unfinished(run_id), *self.stores.failures.view.overdue(self.lease if self.first_passes else 0)}
         if replay.reclaim(again, self.lease):  # and what it holds already, should it have been interrupted
             _tried(replay_main, self._arguments(replay))
             replay.finish_replay()

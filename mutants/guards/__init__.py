@@ -7,6 +7,8 @@ from mutants.guards import (
     access,
     airflow,
     bus,
+    conformance,
+    custom_store,
     delivery,
     erasure,
     failure,
@@ -40,7 +42,9 @@ GUARDS: tuple[Guard, ...] = (
     *tls.GUARDS,
     *erasure.GUARDS,
     *failure.GUARDS,
+    *custom_store.GUARDS,
     *forks.GUARDS,
     *identity.GUARDS,
     *trust.GUARDS,
+    *conformance.GUARDS,
 )

@@ -37,8 +37,8 @@ GUARDS = (
     guard(
         "what waits for a replay of its session starts no run, and the listening does not go round in circles",
         "airflow/triggers/store.py",
-        "            if self.pipeline and isinstance(stores[0], SqlStore):\n",
-        "            if False and isinstance(stores[0], SqlStore):\n",
+        "            if self.pipeline and is_pipeline_store(stores[0]):\n",
+        "            if False and is_pipeline_store(stores[0]):\n",
         f"{_SENSED}test_the_trigger_of_a_pipeline_does_not_fire_for_what_waits_for_a_replay_of_its_session",
     ),
     guard(
@@ -107,7 +107,7 @@ GUARDS = (
     guard(
         "a store whose leases end with the task is refused",
         _SENSOR,
-        "            if not isinstance(store, SqlStore):\n",
+        "            if not is_pipeline_store(store):\n",
         "            if not store:\n",
         f"{_SENSED}test_a_store_whose_leases_end_with_the_task_is_refused",
     ),
@@ -128,8 +128,8 @@ GUARDS = (
     guard(
         "a batch whose lease lasts is left alone",
         _RECONCILE,
-        "stores.store.expired_batches(self.after)",
-        "stores.store.expired_batches(-10**9)",
+        "stores.store.view.expired_batches(self.after)",
+        "stores.store.view.expired_batches(-10**9)",
         f"{_RECONCILED}test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended",
     ),
     guard(

@@ -32,14 +32,14 @@ GUARDS = (
     guard(
         "the record of a failure has the session of its message, which waits for it",
         _RECORDS,
-        'session_id=rows.text_of(row["session_id"])',
+        'session_id=text_of(row["session_id"])',
         "session_id=None",
         f"{_SESSIONS}test_who_is_killed_between_copy_and_acknowledgement_lets_nothing_overtake[sqlite]",
     ),
     guard(
         "a session that no record can have holds up no settlement",
         _RECORDS,
-        'session_id=rows.text_of(row["session_id"])',
+        'session_id=text_of(row["session_id"])',
         'session_id=row["session_id"]',
         f"{_SESSIONS}test_a_session_that_only_sqlite_takes_holds_up_no_batch[long]",
     ),
@@ -48,7 +48,7 @@ GUARDS = (
         _RECORDS,
         "    return to_dead_letter(_record(row, entries, chain, batch_id, copies), store)",
         "    letter = to_dead_letter(_record(row, entries, chain, batch_id, copies), store)\n"
-        "    return replace(letter, session_id=rows.text_of(row['session_id']))",
+        "    return replace(letter, session_id=text_of(row['session_id']))",
         f"{_SESSIONS}test_a_dead_letter_that_somebody_replays_holds_up_no_session[sqlite]",
     ),
     guard(

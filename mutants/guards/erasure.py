@@ -97,14 +97,14 @@ GUARDS = (
     guard(
         "nothing is begun for a message that somebody works on",
         _ERASURE,
-        "        store.require_free(_rows(stores, store, ref))\n",
+        "        store.erasure.require_free(_rows(stores, store, ref))\n",
         "        pass\n",
         f"{_FORGOTTEN}test_what_somebody_works_on_is_not_forgotten[sqlite-orders]",
     ),
     guard(
         "a run that may still record is waited for",
         _ERASURE,
-        "    if until:\n",
+        "    if until is not None:\n",
         "    if False:\n",
         f"{_FORGOTTEN}test_a_run_that_lost_the_message_but_may_still_record_is_waited_for[sqlite]",
     ),

@@ -11,7 +11,7 @@ GUARDS = (
     guard(
         "each table has an identity of its own",
         "stores/sql/schema.py",
-        "server_default=secrets.token_hex(8)",
+        "server_default=random_hex(16)",
         'server_default="0" * 16',
         f"{_IDENTITY}test_two_databases_with_the_same_store_share_a_dead_letter_store_and_each_keeps_its_own[sqlite]",
         f"{_IDENTITY}test_a_table_made_anew_beside_its_old_ledger_delivers_what_it_takes_in[sqlite]",

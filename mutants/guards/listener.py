@@ -188,7 +188,7 @@ GUARDS = (
     guard(
         "a store is not its own dead-letter store",
         "listener/store_listener.py",
-        "if self._config.dead_letter_store is store:",
+        "if self._config.dead_letter_store is listened:",
         "if self._config.dead_letter_store is self:",
         "tests/unit/listener/test_config.py::test_store_cannot_be_its_own_dead_letter_store",
     ),

@@ -168,7 +168,7 @@ GUARDS = (
     guard(
         "each job that adds to a lake stages its rows apart",
         "spark/staged_files.py",
-        'return f"{int(time.time())}-{uuid.uuid4().hex}"',
+        'return f"{int(time.time())}-{random_hex(32)}"',
         'return "0"',
         "tests/spark/test_lake.py::test_a_job_paused_while_another_commits_loses_no_row",
     ),

@@ -62,7 +62,7 @@ GUARDS = (
     guard(
         "nor for a broker that is away",
         "stores/rabbitmq/connection.py",
-        "        fault = handshake_fault(reason)\n",
+        "        fault = find_handshake_fault(reason)\n",
         "        fault = None\n",
         f"{_BROKERS}test_who_cannot_prove_to_be_the_broker_hears_nothing[expired-expired]",
     ),

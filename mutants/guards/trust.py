@@ -45,6 +45,14 @@ GUARDS = (
         "test_a_hostile_id_neither_steers_a_terminal_nor_forges_a_line_in_the_applications_log",
     ),
     guard(
+        "a group that all users share does not make a folder one's own",
+        "delivery/private_folder.py",
+        "    return bool(users - {_ROOT, os.geteuid()})\n",
+        "    return not users\n",
+        "tests/unit/delivery/test_private_folder.py::"
+        "test_a_level_that_ones_own_group_can_write_to_is_refused_when_other_users_are_in_it[others1-members1]",
+    ),
+    guard(
         "the SQLite file that a link leads to is made for its owner alone",
         "stores/sql/engine.py",
         "os.path.realpath(str(url.database))",

@@ -9,9 +9,11 @@ still belong to the writer, so that a process that was taken for dead stops at i
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from homing.message import MessageRef
@@ -79,8 +81,45 @@ class Fence:
     suspect: str | None = None
 
 
+class Tombstone(NamedTuple):
+    """A message that was forgotten; `done` is None while that goes on, or was interrupted."""
+
+    digest: str
+    reason: str
+    asked: datetime
+    done: datetime | None
+
+
+def digest(ref: MessageRef) -> str:
+    """Tells whether a message with a known reference is the one meant, and nothing else."""
+    return hashlib.sha256(f"{ref.table_id}-{ref.sequence}/{ref.id}".encode()).hexdigest()
+
+
+class Tombstones(ABC):
+    """Which messages a person had removed, when and why, without anything of the messages. Thread-safe."""
+
+    @abstractmethod
+    def begin(self, refs: Sequence[MessageRef], reason: str) -> None:
+        """Notes that these messages are being forgotten. One that was before keeps its time and reason."""
+
+    @abstractmethod
+    def finish(self, refs: Sequence[MessageRef]) -> None:
+        """Nothing of these messages is left."""
+
+    @abstractmethod
+    def unfinished(self, message_ids: Collection[str]) -> list[MessageRef]:
+        """The messages of these ids whose erasure was begun and not finished."""
+
+    @abstractmethod
+    def all(self) -> list[Tombstone]:
+        """Every one, in the order in which they were asked for."""
+
+
 class Ledger(ABC):
     """Thread-safe. Every method raises StoreUnavailableError when the database is away."""
+
+    #: The messages that a person had removed from this ledger and its stores.
+    tombstones: Tombstones
 
     @abstractmethod
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
@@ -141,6 +180,26 @@ class Ledger(ABC):
     def close_steps(self, run_id: str) -> None:
         """Ends the right of every step of this run to record: whatever still runs for it stops at its next chunk. What
         was published for the run is forgotten."""
+
+    # -- removing ----------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def table_name(self) -> str:
+        """Where the records are, results and snapshots with them."""
+
+    @abstractmethod
+    def done_before(self, seconds: float) -> Iterator[list[MessageRef]]:
+        """The messages of which all rows are done, and were recorded so many seconds ago or earlier; the oldest first,
+        a portion at a time. Where else there is something of them is for the caller to find out."""
+
+    @abstractmethod
+    def remove(self, refs: Collection[MessageRef]) -> int:
+        """Removes what the ledger has of these messages, in one transaction; how many rows."""
+
+    @abstractmethod
+    def busy_until(self, run_ids: Collection[str]) -> datetime | None:
+        """When the last step of these runs that a process may still record for ends; None for now."""
 
 
 def in_order(known: Known) -> list[MessageRef]:

@@ -107,7 +107,9 @@ class RetryPolicy:
             grown = float(self.interval) * float(self.multiplier) ** (attempt - 1)
         except OverflowError:
             grown = limit
-        return min(grown, limit) * (1.0 - self.jitter * _share(key, attempt))
+        delay = min(grown, limit)
+        shortest, longest = spread(delay, self.jitter, least=0.0, most=delay)
+        return longest - (longest - shortest) * _share(key, attempt)
 
     def task_arguments(self) -> dict[str, Any]:
         """The same policy in the words of an Airflow task: `retries`, `retry_delay` and their like.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from homing.errors import UnsupportedError
 from homing.message import ACKNOWLEDGED, AVAILABLE, Headers, Message
@@ -40,20 +40,47 @@ DEDUPLICATION = "deduplication"  # an id stored again within a window is not sto
 PARTITIONS = "partitions"  # consumers share a store out by partition
 TRANSACTIONS = "transactions"  # store and settle inside the caller's own database transaction
 WAKE_UP = "wake_up"  # wait for a message without polling for it, or be told when the next is due
-LEDGER = "ledger"  # a delivery ledger beside the messages
+PIPELINE = "pipeline"  # what the tasks of a pipeline need: batches that outlive a process, a ledger; see PipelineStore
 FULL_MESSAGE = "full_message"  # store() takes a whole Message too, with everything that is written on it
 
 ALL_FEATURES = (
     BULK, CLAIM, RENEW, SCHEDULE, CANCEL, DEFER, DEAD_LETTER, BROWSE, COUNT, PURGE, RESCHEDULE, SESSIONS, PRIORITY,
-    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, LEDGER, FULL_MESSAGE,
+    TIME_TO_LIVE, DEDUPLICATION, PARTITIONS, TRANSACTIONS, WAKE_UP, PIPELINE, FULL_MESSAGE,
 )  # fmt: skip
 
-#: Which store has which ability: what each store declares as its `features`, and what error texts name.
-STORE_FEATURES: Mapping[str, frozenset[str]] = {
-    "memory": frozenset(ALL_FEATURES) - {TRANSACTIONS, LEDGER},
-    "sql": frozenset(ALL_FEATURES),
-    "rabbitmq": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
-    "servicebus": frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
+
+class StoreKind(NamedTuple):
+    """A kind of store that comes with Homing."""
+
+    #: The schemes of its URLs.
+    schemes: tuple[str, ...]
+    #: What opens one by its URL, as "module:function"; imported only when it is asked for.
+    opener: str
+    features: frozenset[str]
+
+
+#: Our own stores: here is all there is to say of one outside its module. What an author adds is an entry point.
+STORE_KINDS: Mapping[str, StoreKind] = {
+    "memory": StoreKind(
+        ("memory",),
+        "homing.stores.memory:open_memory_store",
+        frozenset(ALL_FEATURES) - {TRANSACTIONS, PIPELINE},
+    ),
+    "sql": StoreKind(
+        ("sqlite", "postgres", "postgresql", "mysql", "mariadb"),
+        "homing.stores.sql:open_sql_store",
+        frozenset(ALL_FEATURES),
+    ),
+    "rabbitmq": StoreKind(
+        ("amqp", "amqps"),
+        "homing.stores.rabbitmq:open_rabbitmq_store",
+        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
+    ),
+    "servicebus": StoreKind(
+        ("servicebus",),
+        "homing.stores.servicebus:open_servicebus_store",
+        frozenset({BULK, RENEW, SCHEDULE, DEAD_LETTER, TIME_TO_LIVE, FULL_MESSAGE}),
+    ),
 }
 
 # Reasons a store gives by itself for keeping a message aside as dead.
@@ -86,7 +113,7 @@ class Store(ABC):
     #: The name people call this store by, in logs and error texts.
     name: str
     #: The abilities this store has beyond the three verbs.
-    features: ClassVar[frozenset[str]] = frozenset()
+    features: frozenset[str] = frozenset()
 
     @property
     def max_message_bytes(self) -> int | None:
@@ -136,8 +163,7 @@ class Store(ABC):
         ran out or passed to another consumer; in both cases nothing was changed.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a store without connections has nothing to give back
         """Gives back connections. Idempotent; leases are not given back, they run out."""
 
     def require_writable(self) -> None:  # noqa: B027 - most stores cannot tell
@@ -145,6 +171,9 @@ class Store(ABC):
 
         A store that cannot find out without storing something says nothing.
         """
+
+    def refuse_unknown(self) -> None:  # noqa: B027 - most stores come to be when they are used
+        """Raises TableMissingError when the store is known not to exist yet. Creates nothing, as other calls would."""
 
     def rest(self, message: Message, *, resting: bool) -> None:  # noqa: B027 - not every store counts crashes
         """Notes that no handler works on this retrieved message for a while, or that one does again: a lease that runs
@@ -239,6 +268,10 @@ class Store(ABC):
         """
         raise self._lacks(BROWSE)
 
+    def browse_written(self, limit: int, *, ids: Collection[str], after: int = 0) -> list[Message]:
+        """The same with the headers as they were stored, where an application's own columns may say others by now."""
+        return self.browse(limit, ids=ids, after=after)
+
     def count(self) -> dict[str, int]:
         """How many messages there are in each state."""
         raise self._lacks(COUNT)
@@ -307,13 +340,24 @@ class Store(ABC):
         """
         raise self._lacks(PURGE)
 
+    def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
+        """How many messages `purge` would remove now; at most, where the store cannot tell their age beforehand."""
+        return self.count()[state]
+
+    def expire(self) -> int:
+        """Dead-letters, now, what has been due for longer than its time to live and is not leased; how many. A store
+        that does so by itself, whenever it is asked for messages, does nothing more."""
+        return 0
+
+    # -- for a pipeline ----------------------------------------------------------------------------------------
+
     def ledger(self) -> Any:
-        """The delivery ledger kept beside this store."""
-        raise self._lacks(LEDGER)
+        """The delivery ledger kept beside this store. What else a pipeline needs is in `PipelineStore`."""
+        raise self._lacks(PIPELINE)
 
     def _lacks(self, ability: str) -> UnsupportedError:
         """The error for an ability this store does not have."""
-        others = [name for name, features in STORE_FEATURES.items() if ability in features]
+        others = [name for name, kind in STORE_KINDS.items() if ability in kind.features]
         have = ", ".join(sorted(self.features)) or "nothing beyond store, retrieve and acknowledge"
         who = f"stores that can: {', '.join(others)}" if others else "no store can"
         return UnsupportedError(

@@ -122,7 +122,7 @@ class Scenario:
 
         def swept() -> bool | None:
             with self.stores() as stores:
-                return not stores.store.expired_batches(0) or None
+                return not stores.store.view.expired_batches(0) or None
 
         self._wait(swept, "what a run left behind to be released")
 

@@ -277,7 +277,7 @@ def test_a_missing_entity_is_named_by_sender_and_receiver(bus: Bus) -> None:
 
 
 def test_what_is_set_up_wrongly_is_refused_before_anything_is_done(bus: Bus) -> None:
-    with pytest.raises(ConfigurationError, match="no property 'lock'"):
+    with pytest.raises(ConfigurationError, match="unknown queue property 'lock'"):
         bus.admin.create_queue("q", lock=1)
     with pytest.raises(ConfigurationError, match="lock_duration"):
         Queue(name="q", lock_duration=1000)

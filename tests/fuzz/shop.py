@@ -37,4 +37,4 @@ def still_there(stores: PipelineStores, ids: set[str]) -> set[str]:
     copies = [*stores.failures.browse(1000), *stores.dead_letters.browse(1000)]
     records = [copy.content for copy in copies if copy.state != ACKNOWLEDGED and is_record(copy.content)]
     moved = {record["message"]["id"] for record in records}
-    return stores.store.present(ids) | (moved & ids)
+    return stores.store.view.present(ids) | (moved & ids)

@@ -73,7 +73,7 @@ def check_delivered(stores: PipelineStores, row: dict[str, Any]) -> None:
     store, run_id = stores.store, uuid.uuid4().hex
     good = {store.store("before"), store.store("after")}
     written = insert(store, row)
-    ((_, _, about),) = store.states([written])
+    ((_, _, about),) = store.view.states([written])
     run(stores, run_id, good)
     Batch(stores, run_id, FLOWS).settle()
     replay = Batch(stores, f"replay {run_id}", FLOWS)
@@ -83,9 +83,9 @@ def check_delivered(stores: PipelineStores, row: dict[str, Any]) -> None:
     Batch(stores, f"sweep {run_id}", FLOWS).claim(100)
     Batch(stores, f"sweep {run_id}", FLOWS).settle()
 
-    assert store.present([*good, written]) == set()
+    assert store.view.present([*good, written]) == set()
     letter = dead_letter_id(store.name, about.name)
-    assert stores.dead_letters.present([letter]) == {letter}
+    assert stores.dead_letters.view.present([letter]) == {letter}
     books = keep_books(stores, FLOWS)
     assert books.balanced, str(books)
     assert books.total.waiting == 0
@@ -154,7 +154,7 @@ def test_a_row_among_the_failures_holds_up_no_replay(pipeline: PipelineStores, r
     neighbours = fill(pipeline, uuid.uuid4().hex)
     store: SqlStore = getattr(pipeline, place)
     written = insert(store, row)
-    ((_, _, ref),) = store.states([written])
+    ((_, _, ref),) = store.view.states([written])
     select(pipeline, Selection())
     replay = Batch(pipeline, uuid.uuid4().hex, FLOWS)
     if replay.reclaim([written]):
@@ -194,5 +194,5 @@ def test_a_replay_of_anything_claims_nothing_it_should_not(
     with suppress(HomingError):
         assert batch.reclaim([*ids, *(batch.unfinished(batch_id) if batch_id else [])]) == 0
         assert len(batch.unknown(ids, batch_id)) == len(ids) + bool(batch_id)
-    assert stores.store.present([waiting]) == {waiting}
+    assert stores.store.view.present([waiting]) == {waiting}
     stores.store.settle(stores.store.claim(10))

@@ -215,7 +215,7 @@ def test_what_fails_again_in_its_replay_is_dead_lettered_with_its_reason(
     shipments.airflow("dags", "test", "shipments_replay", "-c", json.dumps(asked), succeeds=False)
 
     (dead,) = stores.dead_letters.browse(10)
-    ((_, _, poison),) = stores.store.states(["poison"])
+    ((_, _, poison),) = stores.store.view.states(["poison"])
     assert (dead.id, dead.dead_letter_reason) == (f"shipments/{poison.name}", "ValueError")
     assert "weighs less than nothing" in (dead.dead_letter_description or "")
     books = shipments.books(stores)

@@ -72,9 +72,9 @@ def test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_ther
     if way in ("unreadable", "early"):
         assert store.retrieve() is None  # makes the queue
         in_an_hour = int((time.time() + 3600) * 1e6)
-        strange = {"unreadable": {"homing-encoding": "json"}, "early": {"homing-due-at": in_an_hour}}[way]
-        headers = {"homing-encoding": "text", **strange}
-        channel.basic_publish("", name, content, pika.BasicProperties(message_id="m1", headers=headers))
+        encoding, headers = ("json", {}) if way == "unreadable" else ("text", {"homing-due-at": in_an_hour})
+        properties = pika.BasicProperties(message_id="m1", type=f"homing/{encoding}/0", headers=headers)
+        channel.basic_publish("", name, content, properties)
     else:
         store.store(Message("m1", "a", time_to_live=timedelta(milliseconds=50) if way == "expired" else None))
     if way in ("poison", "classic"):

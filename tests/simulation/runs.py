@@ -176,11 +176,11 @@ class Task:
 
     def reconcile(self) -> dict[str, Any]:
         stores = self.pipeline.stores
-        for batch_id in stores.store.expired_batches(STRANDED_AFTER):
+        for batch_id in stores.store.view.expired_batches(STRANDED_AFTER):
             self.world.seen["left behind, and swept up"] += 1
             self._batch(batch_id).settle()
         self._batch().move_dead()
-        return {"failed": 0, "stranded": stores.failures.overdue(STRANDED_AFTER)}
+        return {"failed": 0, "stranded": stores.failures.view.overdue(STRANDED_AFTER)}
 
     # -- inside ------------------------------------------------------------------------------------------------
 

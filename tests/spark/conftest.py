@@ -99,7 +99,7 @@ class Numbers:
 
     def states(self, *flows: str) -> dict[str, set[str]]:
         """Flow -> states found in the ledger for it."""
-        ids = [message_id for message_id, _, _ in self.stores.store.states()]
+        ids = [message_id for message_id, _, _ in self.stores.store.view.states()]
         entries = self.stores.ledger.entries(ids).values()
         return {flow: {found[flow].state for found in entries if flow in found} for flow in flows}
 

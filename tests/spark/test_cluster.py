@@ -171,7 +171,7 @@ class Work:
         return self.cluster.log(self.job)
 
     def entries(self, flow: str) -> list[Entry]:
-        ids = [message_id for message_id, _, _ in self.stores.store.states()]
+        ids = [message_id for message_id, _, _ in self.stores.store.view.states()]
         return [found[flow] for found in self.stores.ledger.entries(ids).values()]
 
     def made(self, flow: str) -> Counter[int]:

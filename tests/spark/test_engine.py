@@ -232,7 +232,7 @@ def test_deliveries_are_recorded_as_they_happen_not_at_the_end(numbers: Numbers,
         numbers.engine(batch, "deliver.lake").deliver("lake", numbers.work)
 
     sent = {n for n, _, _ in delivered(output, "lake")}
-    ids = [message_id for message_id, _, _ in numbers.stores.store.states()]
+    ids = [message_id for message_id, _, _ in numbers.stores.store.view.states()]
     recorded = sum("lake" in flows for flows in numbers.stores.ledger.entries(ids).values())
     assert recorded >= 300
     # Two tasks ran, and each may have died with one chunk that it had not recorded yet.

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import open_pipeline_stores
-from homing.spark import jobs
+from homing.spark import jobs, sessions
 from homing.spark.engine import Pipeline
 from tests.spark.conftest import Numbers
 
@@ -36,7 +36,7 @@ def slowly(
     def session(name: str) -> Iterator[SparkSession]:
         yield spark  # which other tests need
 
-    monkeypatch.setattr(jobs, "open_session", session)
+    monkeypatch.setattr(sessions, "open_session", session)
     with open_pipeline_stores(pipeline.store, pipeline.dead_letter_store) as stores:
         yield Numbers(spark, stores, pipeline, tmp_path, ("slow",))
 
@@ -47,7 +47,7 @@ def deliver(numbers: Numbers) -> int:
 
 
 def recorded(numbers: Numbers) -> int:
-    ids = [message_id for message_id, _, _ in numbers.stores.store.states()]
+    ids = [message_id for message_id, _, _ in numbers.stores.store.view.states()]
     return len(numbers.stores.ledger.entries(ids))
 
 

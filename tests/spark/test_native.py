@@ -46,7 +46,7 @@ def test_handlers_of_both_kinds_run_in_one_chain_and_every_message_is_accounted_
     lake = natively.spark.read.parquet(str(output / "lake")).where("message like '%\"n\":2,%'").first()
     assert lake is not None
     assert json.loads(lake["message"]) == {"n": 2, "amount": "2.5", "cents": 250, "doubled": 4}
-    ids = [message_id for message_id, _, _ in natively.stores.store.states()]
+    ids = [message_id for message_id, _, _ in natively.stores.store.view.states()]
     entries = natively.stores.ledger.entries(ids).values()
     states = Counter((flow, entry.state) for found in entries for flow, entry in found.items())
     assert states == {

@@ -31,7 +31,7 @@ def test_a_tenth_that_is_poison_is_found_to_the_message_and_the_rest_is_delivere
         assert len(numbers.published("run") or ()) < 20, "what came out of small parts is kept together"
         lake = spark.read.parquet(str(clean_output / "lake")).select("message").collect()
         assert Counter(json.loads(row["message"])["n"] for row in lake) == Counter(set(range(NUMBER)) - poison)
-        entries = numbers.stores.ledger.entries([one for one, _, _ in numbers.stores.store.states()])
+        entries = numbers.stores.ledger.entries([one for one, _, _ in numbers.stores.store.view.states()])
         contents = {message.id: message.content["n"] for message in numbers.stores.store.browse(NUMBER)}
         failed = {contents[one] for one, found in entries.items() if SOURCE_FLOW in found}
         assert failed == poison

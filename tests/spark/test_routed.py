@@ -43,7 +43,7 @@ def test_each_keeps_its_own_threads_rate_and_breaker(routed: Numbers, output: Pa
 
     routed.run_all(batch)
 
-    ids = [message_id for message_id, _, _ in routed.stores.store.states()]
+    ids = [message_id for message_id, _, _ in routed.stores.store.view.states()]
     entries = [found["route"] for found in routed.stores.ledger.entries(ids).values()]
     ended = Counter((entry.destination, entry.state) for entry in entries)
     assert ended == {("rated", DELIVERED): 40, ("threaded", DELIVERED): 40, ("route", FAILED): 40}

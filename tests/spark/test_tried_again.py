@@ -41,7 +41,7 @@ def test_a_task_that_spark_tries_again_goes_on_where_the_ledger_ends(numbers: Nu
     assert sorted(made[DEADLY]) == [0, 1]
     # Only what the first try had delivered and not yet recorded when it died.
     assert sum(map(len, made.values())) - MESSAGES <= CHUNK
-    entries = numbers.stores.ledger.entries([name for name, _, _ in numbers.stores.store.states()])
+    entries = numbers.stores.ledger.entries([name for name, _, _ in numbers.stores.store.view.states()])
     found = [(entry.state, entry.attempts, entry.deliveries) for flows in entries.values() for entry in flows.values()]
     assert Counter(found) == {(DELIVERED, 1, 1): MESSAGES}
     assert batch.settle().acknowledged == MESSAGES

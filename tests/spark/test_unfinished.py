@@ -18,7 +18,7 @@ def test_nothing_is_delivered_by_destinations_that_return_unfinished_work_or_an_
         batch = numbers.claim("run", {"n": 1}, {"n": 2})
         numbers.run_all(batch)
         assert numbers.states(*flows) == {flow: {FAILED} for flow in flows}
-        ids = [message_id for message_id, _, _ in numbers.stores.store.states()]
+        ids = [message_id for message_id, _, _ in numbers.stores.store.view.states()]
         errors = numbers.stores.ledger.entries(ids)[ids[0]]
         assert "Future" in (errors["crm"].error or {})["message"]
         assert "generator" in (errors["archive"].error or {})["message"]

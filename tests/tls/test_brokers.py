@@ -14,7 +14,7 @@ from pika.exceptions import AMQPConnectionError, StreamLostError
 
 from homing import open_store
 from homing.errors import ConfigurationError, StoreError, StoreUnavailableError, TlsError
-from homing.stores.tls import handshake_fault
+from homing.stores.tls import find_handshake_fault
 from tests.rabbitmq_server import RabbitMQ, remove_store
 from tests.tls.conftest import PASSWORD, Impostor, TlsRabbitMQ, Trust, check_refused
 
@@ -63,8 +63,8 @@ def test_what_a_broker_says_of_a_certificate_that_it_does_not_take_is_told() -> 
     lost = StreamLostError(
         "Stream connection lost: SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert')"
     )
-    assert "certificate" in (handshake_fault(AMQPConnectionError(lost)) or "")
-    assert handshake_fault(StreamLostError("Stream connection lost: ConnectionResetError(104)")) is None
+    assert "certificate" in (find_handshake_fault(AMQPConnectionError(lost)) or "")
+    assert find_handshake_fault(StreamLostError("Stream connection lost: ConnectionResetError(104)")) is None
 
 
 def test_a_rabbitmq_of_another_authority_or_host_is_refused(tls_rabbitmq: TlsRabbitMQ, trust: Trust) -> None:

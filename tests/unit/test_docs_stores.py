@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from homing.store import ALL_FEATURES, STORE_FEATURES
+from homing.store import ALL_FEATURES, STORE_KINDS
 from homing.stores.sql.properties import OPTION_NAMES, SqlProperties
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -22,13 +22,13 @@ def rows(text: str) -> list[list[str]]:
 def test_the_table_of_abilities_is_what_the_stores_declare() -> None:
     part = _TEXT.partition("<!-- abilities")[2].partition("<!-- /abilities -->")[0]
     head, *body = rows(part)
-    stores = [name for name in head if name in STORE_FEATURES]
+    stores = [name for name in head if name in STORE_KINDS]
 
-    assert set(stores) == set(STORE_FEATURES)
+    assert set(stores) == set(STORE_KINDS)
     assert [cells[0].strip("`") for cells in body] == list(ALL_FEATURES)
     for cells in body:
         for name in stores:
-            declared = cells[0].strip("`") in STORE_FEATURES[name]
+            declared = cells[0].strip("`") in STORE_KINDS[name].features
             assert (cells[head.index(name)] == "yes") == declared, f"{cells[0]} of {name}"
 
 
@@ -45,7 +45,8 @@ def test_every_transition_of_the_diagram_names_a_test_that_exists() -> None:
     diagram = re.findall(r"^    (\S+) --> (\S+): (.+)$", _TEXT, re.MULTILINE)
     part = _TEXT.partition("Each transition, and the test that shows it:")[2]
     table = rows(part)[1:]
-    sources = [path.read_text() for path in (_ROOT / "tests").rglob("test_*.py")]
+    suite = (_ROOT / "plugins" / "homing" / "testing").glob("*.py")
+    sources = [path.read_text() for path in (*(_ROOT / "tests").rglob("test_*.py"), *suite)]
 
     drawn = {(a.replace("[*]", ""), b.replace("[*]", ""), how) for a, b, how in diagram}
     assert drawn == {(cells[0], cells[1], cells[2]) for cells in table}

@@ -10,10 +10,10 @@ from typing import Any
 
 from homing.airflow.pipeline_config import PipelineConfig, batch_id
 from homing.delivery import open_pipeline_stores
-from homing.delivery.operations import CLEAR, REPLAY, RETRY, Operator, Rule, declare, named
+from homing.delivery.operations import CLEAR, REPLAY, RETRY, ApprovalRule, Operator, declare, named
 from homing.errors import HomingError
-from homing.stores.sql import OperationEvent, SqlStore
-from homing.stores.sql.operations import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED
+from homing.operation_log import APPROVED, ASKED, BEGUN, DONE, FAILED, REJECTED, OperationEvent
+from homing.pipeline_store import PipelineStore
 
 _VIA = "airflow"
 #: Stands for the user who cleared a task: Airflow does not tell the task, and keeps it in its audit log.
@@ -32,12 +32,12 @@ def asker_of(context: Any) -> str | None:
     return getattr(context["dag_run"], "triggering_user_name", None) or None
 
 
-def rule_of(pipeline: PipelineConfig) -> Rule | None:
+def rule_of(pipeline: PipelineConfig) -> ApprovalRule | None:
     above = pipeline.approve_replays_above
-    return None if above is None else Rule(above, pipeline.approval_window, pipeline.replay_dag_id)
+    return None if above is None else ApprovalRule(above, pipeline.approval_window, pipeline.replay_dag_id)
 
 
-def declare_rule(store: SqlStore, pipeline: PipelineConfig, log: Any) -> None:
+def declare_rule(store: PipelineStore, pipeline: PipelineConfig, log: Any) -> None:
     """Lets the command line know of the pipeline's rule. What cannot be written down holds up no delivery."""
     try:
         declare(store, rule_of(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
@@ -45,7 +45,7 @@ def declare_rule(store: SqlStore, pipeline: PipelineConfig, log: Any) -> None:
         log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
 
 
-def begin(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
+def begin(store: PipelineStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
     """Writes down that this run replays these messages, if a person asked for it; whether it may, unapproved.
 
     What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
@@ -66,20 +66,20 @@ def begin(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence
     return True
 
 
-def may_replay(store: SqlStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
+def may_replay(store: PipelineStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:
     """Whether this run may replay these very messages, unasked or approved: an XCom may have been changed since."""
     if pipeline.approve_replays_above is None:
         return begin(store, pipeline, context, ids)
     return any(event.event in (BEGUN, APPROVED) for event in store.operations().of(_id(context, ids)))
 
 
-def answer(store: SqlStore, context: Any, ids: Sequence[str], *, approved: bool, by: str) -> None:
+def answer(store: PipelineStore, context: Any, ids: Sequence[str], *, approved: bool, by: str) -> None:
     """Writes down who approved or rejected the replay of these messages."""
     event = _event(context, ids, APPROVED if approved else REJECTED, who=by)
     store.operations().append(event)
 
 
-def why_not(store: SqlStore, context: Any, ids: Sequence[str], responder: dict[str, Any] | None) -> str | None:
+def why_not(store: PipelineStore, context: Any, ids: Sequence[str], responder: dict[str, Any] | None) -> str | None:
     """Why this user's approval does not count; None when it does. What the pipeline asked for itself can be approved by
     all who may answer."""
     if not is_by_hand(context):
@@ -98,7 +98,7 @@ def why_not(store: SqlStore, context: Any, ids: Sequence[str], responder: dict[s
     return None
 
 
-def finish(store: SqlStore, context: Any, ids: Sequence[str], *, done: bool, outcome: dict[str, Any]) -> None:
+def finish(store: PipelineStore, context: Any, ids: Sequence[str], *, done: bool, outcome: dict[str, Any]) -> None:
     """Writes down what came of a replay that was asked for by hand."""
     if is_by_hand(context):
         store.operations().append(_event(context, ids, DONE if done else FAILED, outcome=outcome))

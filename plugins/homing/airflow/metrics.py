@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk.observability import stats
 
 from homing.delivery import Settlement
-from homing.stores.sql import SqlStore
+from homing.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def settled(settlement: Settlement, pipeline: str) -> None:
         count(name, getattr(settlement, name), pipeline=pipeline)
 
 
-def oldest_age(store: SqlStore) -> None:
+def oldest_age(store: Store) -> None:
     """For how long the longest-waiting message of this store has been due, in seconds."""
     _send(lambda: stats.gauge("homing.oldest_age", store.oldest_age() or 0.0, tags={"store": store.name}))
 

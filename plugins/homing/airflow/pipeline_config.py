@@ -23,10 +23,10 @@ from homing.delivery.private_folder import state_folder
 from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ChainImportError, ConfigurationError
 from homing.pipeline import load_chain
+from homing.pipeline_store import is_pipeline_store
 from homing.retry import RetryPolicy
 from homing.store_ref import URL, StoreRef
 from homing.stores import check_scheme, open_store
-from homing.stores.sql import SqlStore
 
 _MAX_ID = 255
 _RETRY = RetryPolicy(max_retries=3, interval=1.0)
@@ -184,7 +184,7 @@ class PipelineConfig(PipelineAddress):
                     opened.store.require_partitions(self.partitions)
         if source and source[0].kind == URL:
             with open_store(source[0]) as source_store:
-                if isinstance(source_store, SqlStore):
+                if is_pipeline_store(source_store):
                     raise ConfigurationError(
                         f"the source {source_store.name!r} is a SQL store already: give it as the pipeline's store"
                     )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from homing.errors import ConfigurationError
 from homing.store_ref import StoreRef
 
-#: The field of our operators that holds what `serialized_pipeline` returns.
+#: The field of our operators that holds what `describe_pipeline` returns.
 FIELD = "homing_pipeline"
 
 
@@ -37,7 +37,7 @@ class PipelineReference:
     group: str = ""
 
 
-def serialized_pipeline(pipeline: _Pipeline | None) -> dict[str, Any] | None:
+def describe_pipeline(pipeline: _Pipeline | None) -> dict[str, Any] | None:
     """What the serialized DAG is to say of this pipeline. No secret is in it."""
     if pipeline is None:
         return None

@@ -14,7 +14,7 @@ from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
 from homing.errors import ConfigurationError
 from homing.invocation.error_info import frames_of, sign_of
-from homing.invocation.invalid_return import fault_in_return
+from homing.invocation.invalid_return import find_return_fault
 from homing.listener.lifecycle import Listener
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class BusWorkers:
         caller = Caller(receiver, message)
         try:
             arguments = (message, caller) if self._service.takes_caller else (message,)
-            fault = fault_in_return(self._service.on_message(*arguments))
+            fault = find_return_fault(self._service.on_message(*arguments))
             if fault is not None:
                 raise fault  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - a failing service fails its message, never the listener

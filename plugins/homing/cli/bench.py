@@ -8,7 +8,8 @@ from argparse import Namespace
 from homing.cli.command import DONE
 from homing.cli.context import Desk
 from homing.errors import ConfigurationError
-from homing.stores.sql import SqlStore
+from homing.pipeline_store import is_pipeline_store
+from homing.store import Store
 
 STORE = "bench"
 
@@ -20,7 +21,7 @@ def bench_claim(arguments: Namespace, desk: Desk) -> int:
             f"--messages and --batch-size must be >= 1, got {arguments.messages} and {arguments.batch_size}"
         )
     with desk.open(arguments.store) as named:
-        if not isinstance(named, SqlStore):
+        if not is_pipeline_store(named):
             raise ConfigurationError(f"store {named.name!r} is not in a database: bench-claim needs an SQL store")
         with named.sibling(STORE) as store:
             if arguments.dry_run:
@@ -30,7 +31,7 @@ def bench_claim(arguments: Namespace, desk: Desk) -> int:
     return DONE
 
 
-def _measure(store: SqlStore, messages: int, batch_size: int) -> dict[str, object]:
+def _measure(store: Store, messages: int, batch_size: int) -> dict[str, object]:
     _drain(store, batch_size)
     began = time.perf_counter()
     store.store_many([{"number": number} for number in range(messages)])
@@ -47,7 +48,7 @@ def _measure(store: SqlStore, messages: int, batch_size: int) -> dict[str, objec
     }
 
 
-def _drain(store: SqlStore, batch_size: int) -> list[float]:
+def _drain(store: Store, batch_size: int) -> list[float]:
     """Claims and acknowledges every message; returns the seconds that each claim took."""
     claims: list[float] = []
     while True:

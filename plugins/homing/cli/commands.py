@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from homing.cli.command import Command, argument
 from homing.message import ACKNOWLEDGED, DEAD, STATES
+from homing.pipeline_store import ROLES
 
 STORE = argument(
     "--store",
@@ -46,7 +47,7 @@ COMMANDS = (
         "Print the GRANT statements of a role, for PostgreSQL",
         "homing.cli.setup:grants",
         (
-            argument("--role", required=True, choices=("producer", "consumer", "operator", "auditor")),
+            argument("--role", required=True, choices=ROLES),
             argument("--to", required=True, metavar="NAME", help="the database role to grant to"),
             STORE,
             DEAD_LETTER_STORE,

@@ -15,7 +15,6 @@ from homing.printable import printable
 from homing.store import Store
 from homing.store_ref import StoreRef
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
 
@@ -47,8 +46,7 @@ class Desk:
     def known_store(self, reference: str) -> Iterator[Store]:
         """The store, which must exist: for a misspelled name, a command would find nothing, as if all was well."""
         with self.open(reference) as store:
-            if isinstance(store, SqlStore):
-                store.refuse_unknown()
+            store.refuse_unknown()
             yield store
 
     @contextmanager

@@ -84,8 +84,8 @@ def dead_letter(arguments: Namespace, desk: Desk) -> int:
     """Dead-letters waiting or failed messages. Returns 1 if some are finished, unknown or leased."""
     with desk.pipeline(arguments) as stores:
         known = resolve(stores, arguments.ids)
-        failed = stores.failures.present([ref.name for refs in known.values() for ref in refs])
-        waiting = stores.store.present(arguments.ids) | {
+        failed = stores.failures.view.present([ref.name for refs in known.values() for ref in refs])
+        waiting = stores.store.view.present(arguments.ids) | {
             one for one, refs in known.items() if any(ref.name in failed for ref in refs)
         }
         moved = waiting if arguments.dry_run else _give_up(arguments, desk, stores)

@@ -11,9 +11,9 @@ from homing.delivery import PipelineStores, erasure, work_files
 from homing.delivery.erasure import Traces
 from homing.delivery.operations import FORGET, operation
 from homing.delivery.private_folder import state_folder
+from homing.ledger import digest
 from homing.message import MessageRef
 from homing.spark.submit import hadoop_shell
-from homing.stores.sql.tombstones import digest
 
 _OUT_OF_REACH = (
     "the broker or program it came from: a message that is sent again is stored again",
@@ -46,7 +46,7 @@ def forget(arguments: Namespace, desk: Desk) -> int:
                 erased = erasure.forget(stores, refs, arguments.reason, erase_folders=erase_folders)
                 removed = {**erased.rows, "ledger": erased.ledger, "folders of runs": len(erased.folders)}
                 outcome.update(removed)
-            _tell_rest(traces, [*erased.remarks, *_OUT_OF_REACH], desk)
+            _tell_rest(traces, [*erased.remarks, _other_folders(places), *_OUT_OF_REACH], desk)
     for text in unknown:
         desk.tell(f"homing: message {text} is unknown in store {stores.store.name!r}")
     did = "would_remove" if arguments.dry_run else "removed"
@@ -75,6 +75,12 @@ def _tell_rest(traces: Sequence[Traces], rest: Sequence[str], desk: Desk) -> Non
     destinations = sorted({name for each in traces for name in each.delivered_to})
     told = [f"the destinations it was delivered to: {', '.join(destinations)}"] if destinations else []
     desk.tell("\n".join(["out of reach, copies may remain in:", *(f"- {line}" for line in (*told, *rest))]))
+
+
+def _other_folders(places: Sequence[str]) -> str:
+    """Airflow may run as another user or write elsewhere: where nothing was found, something may be all the same."""
+    looked = f"looked into {', '.join(places)}" if places else "no work directory was looked into"
+    return f"the pipeline's work_dir, if it is another one ({looked}): name it by --work-dir"
 
 
 def _default_work_dirs() -> list[str]:

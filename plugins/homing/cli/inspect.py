@@ -14,8 +14,8 @@ from homing.delivery.operations import Operation, read_operations
 from homing.errors import ConfigurationError, NotPermittedError
 from homing.failure import dead_letter_id
 from homing.message import AVAILABLE, Message
+from homing.pipeline_store import is_pipeline_store
 from homing.store import COUNT, Store
-from homing.stores.sql import SqlStore
 from homing.times import parse_past
 
 
@@ -79,7 +79,7 @@ def operations(arguments: Namespace, desk: Desk) -> int:
     """Lists who changed what, when and why, oldest first."""
     since = parse_past(arguments.since) if arguments.since else None
     with desk.known_store(arguments.store) as store:
-        if not isinstance(store, SqlStore):
+        if not is_pipeline_store(store):
             raise ConfigurationError(f"store {store.name!r} is not in a database, and keeps no record of operations")
         found = read_operations(store, since, limit=arguments.limit)
     desk.show([_operation(each) for each in found], arguments)
@@ -117,13 +117,13 @@ def _set(desk: Desk) -> list[str]:
 
 
 def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    if not isinstance(store, SqlStore):
+    if not is_pipeline_store(store):
         counts = store.count() if COUNT in store.features else {}
         if COUNT not in store.features:
             desk.tell(f"homing: store {store.name!r} cannot be counted: its kind of store has no count")
         yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
         return
-    for name in sorted({store.name, *store.siblings()}):
+    for name in sorted({store.name, *store.access.siblings()}):
         with store.sibling(name) as each:
             try:
                 age, counts = each.oldest_age(), each.count()

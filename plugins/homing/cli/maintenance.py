@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
-from typing import TypeGuard
 
 from homing.cli.command import DONE, NOT_SO
 from homing.cli.context import Desk
@@ -15,8 +14,8 @@ from homing.delivery.retention import count_trimmable, trim_ledger
 from homing.errors import ConfigurationError
 from homing.message import ACKNOWLEDGED, DEAD
 from homing.pipeline import load_chain
+from homing.pipeline_store import is_pipeline_store
 from homing.store import Store
-from homing.stores.sql import SqlStore
 from homing.times import parse_duration
 
 
@@ -27,21 +26,24 @@ def purge(arguments: Namespace, desk: Desk) -> int:
         if arguments.state == DEAD:
             _refuse_last_copies(store)
         if arguments.dry_run:
-            answer = {"store": store.name, "would_remove": _purgeable(store, older_than, arguments.state)}
+            answer = {"store": store.name, "would_remove": store.purgeable(older_than, state=arguments.state)}
         else:
             which = {"state": arguments.state, "older_than": older_than}
             with operation(store, PURGE, by=desk.operator, why=arguments.reason, selection=which) as outcome:
                 outcome["removed"] = store.purge(older_than, state=arguments.state)
             answer = {"store": store.name, **outcome}
-        retention = store.properties.ledger_retention if _has_ledger(store) else 0.0
+        retention = _retention(store)
     if retention and arguments.state == ACKNOWLEDGED:
         answer |= _trim_ledger(arguments, desk, retention)
     desk.show(answer, arguments)
     return DONE
 
 
-def _has_ledger(store: Store) -> TypeGuard[SqlStore]:
-    return isinstance(store, SqlStore) and f"{store.name}_failures" in store.siblings()
+def _retention(store: Store) -> float:
+    """For how long the ledger beside this store is kept; 0 for as long as the messages, or where there is none."""
+    if is_pipeline_store(store) and f"{store.name}_failures" in store.access.siblings():
+        return store.properties.ledger_retention
+    return 0.0
 
 
 def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str, int]:
@@ -59,15 +61,11 @@ def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str
 
 def _refuse_last_copies(store: Store) -> None:
     """A dead message in a pipeline's own stores is the only copy: it still has to move to the dead-letter store."""
-    if isinstance(store, SqlStore) and f"{store.name.removesuffix('_failures')}_failures" in store.siblings():
+    if is_pipeline_store(store) and f"{store.name.removesuffix('_failures')}_failures" in store.access.siblings():
         raise ConfigurationError(
             f"cannot purge dead messages of store {store.name!r} of a pipeline, they have no other copy yet: the "
             "pipeline, or homing_reconcile, moves them to the dead-letter store"
         )
-
-
-def _purgeable(store: Store, older_than: float | None, state: str) -> int:
-    return store.purgeable(older_than, state=state) if isinstance(store, SqlStore) else store.count()[state]
 
 
 def audit(arguments: Namespace, desk: Desk) -> int:

@@ -11,13 +11,13 @@ from homing.cli.command import DONE
 from homing.cli.context import VARIABLES, Desk
 from homing.delivery.operations import INIT, operation
 from homing.errors import ConfigurationError
-from homing.stores.sql import PRODUCER, SqlStore
+from homing.pipeline_store import PRODUCER, PipelineStore, is_pipeline_store
 
 
 class _Part(NamedTuple):
     """A store of a pipeline, or a single store."""
 
-    store: SqlStore
+    store: PipelineStore
     pipeline: bool = False
 
 
@@ -79,7 +79,7 @@ def _parts(arguments: Namespace, desk: Desk) -> Iterator[list[_Part]]:
         return
     desk.tell("no dead-letter store given: this covers the store alone, not a pipeline")
     with desk.open(arguments.store) as store:
-        if not isinstance(store, SqlStore):
+        if not is_pipeline_store(store):
             raise ConfigurationError(f"store {store.name!r} is not in a database, and has no tables")
         yield [_Part(store)]
 

@@ -14,9 +14,8 @@ from itertools import islice
 from homing.delivery.settlement import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
 from homing.failure import dead_letter_id
-from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry
+from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry, digest
 from homing.message import ACKNOWLEDGED, DEAD, MessageRef
-from homing.stores.sql.tombstones import digest
 
 _PAGE = 5_000
 _NAMED = 20  # how many unaccounted ids are printed
@@ -74,15 +73,15 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     """Counts every message the store ever accepted (acknowledged ones for as long as they are kept)."""
     # Read in the direction messages travel: one that moves on meanwhile is then seen twice rather than not at all.
     oldest = stores.store.browse(1)
-    states = iter(list(stores.store.states()))
-    failed = _present(stores.failures.states())
-    dead = _present(stores.dead_letters.states())
+    states = iter(list(stores.store.view.states()))
+    failed = _present(stores.failures.view.states())
+    dead = _present(stores.dead_letters.view.states())
     # Last: erasure writes its tombstone before it removes anything.
     forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
     books = Books(destinations={flow: Column() for flow in flows}, since=oldest[0].enqueued_at if oldest else None)
     while page := list(islice(states, _PAGE)):
         ids = [message_id for message_id, _, _ in page]
-        entries, batches = stores.ledger.known(ids), stores.store.batches_of(ids)
+        entries, batches = stores.ledger.known(ids), stores.store.view.batches_of(ids)
         for message_id, state, ref in page:
             found = entries.get(ref, {})
             if dead_letter_id(stores.store.name, ref.name) in dead or state == DEAD:

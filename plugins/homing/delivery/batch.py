@@ -14,8 +14,8 @@ from homing.errors import HomingError
 from homing.failure import WORKER_CRASH
 from homing.ledger import Ledger
 from homing.message import MessageRef
-from homing.stores.sql import SqlStore
-from homing.stores.sql.scans import Condition
+from homing.pipeline_store import PipelineStore
+from homing.scans import Condition
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Batch:
 
     def stranded(self) -> list[str]:
         """The names of messages in the failure store whose own replay never came, or could not run."""
-        return self._stores.failures.overdue(STRANDED_AFTER)
+        return self._stores.failures.view.overdue(STRANDED_AFTER)
 
     def claim(self, limit: int, lease: float = DEFAULT_LEASE, *, partitions: Collection[int] | None = None) -> int:
         """Claims new messages, of these partitions if they are given, or finds the batch this run claimed before, with
@@ -88,7 +88,7 @@ class Batch:
         names, mine = self._holding.names(wanted), set[str]()
         self._require_rights()
 
-        def again(store: SqlStore) -> None:
+        def again(store: PipelineStore) -> None:
             ids = [self._holding.id_in(store, name) for name in names] if self._stores.hold_copies(store) else []
             store.lease_batch(1, batch_id=self.run_id, lease=lease, ids=ids)
             held = store.held_batch(self.run_id)
@@ -101,8 +101,8 @@ class Batch:
     def _require_rights(self) -> None:
         """Raises NotPermittedError where what is claimed could not be settled."""
 
-        def require(store: SqlStore) -> None:
-            store.access.require_consumer(*(self._stores.ledger.tables if store is self._stores.store else ()))
+        def require(store: PipelineStore) -> None:
+            store.access.require_consumer(pipeline=store is self._stores.store)
 
         self._holding.each(require)
 
@@ -132,9 +132,7 @@ class Batch:
     def crashed_before(self) -> bool:
         """Whether a process died that held one of these messages: then they are better taken one at a time."""
         for held in self.held():
-            lease = held.lease
-            mine = [Condition("batch_id", "=", lease.batch_id), Condition("lock_token", "=", lease.lock_token)]
-            if held.store.scans().span(conditions=[*mine, Condition("crashes", ">", 0)]) is not None:
+            if held.store.scans().span(conditions=[*held.conditions, Condition("crashes", ">", 0)]) is not None:
                 return True
             if held.store is not self._stores.store and self._known_to_kill(held):
                 return True
@@ -205,7 +203,7 @@ class Batch:
     def awaiting_replay(self) -> int:
         """How many messages of this batch wait in the failure store. Asked of the stores, so that a settlement that
         died half-way and is done again still knows."""
-        return len(self._stores.failures.present([ref.name for ref in self.unfinished(self.run_id)]))
+        return len(self._stores.failures.view.present([ref.name for ref in self.unfinished(self.run_id)]))
 
     def _try_move_dead(self) -> None:
         """Those that are dead can wait; a run that has work to do, or has done it, is not to wait for them."""

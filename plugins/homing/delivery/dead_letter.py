@@ -34,4 +34,4 @@ def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[st
     stores.ledger.close_step(fence)
     batch.dead_letter_failed()
     letters = {dead_letter_id(stores.store.name, entry.ref.name): entry.ref.id for entry in entries}
-    return {letters[letter] for letter in stores.dead_letters.present(letters)}
+    return {letters[letter] for letter in stores.dead_letters.view.present(letters)}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from homing.delivery.leased_part import resolve
 from homing.delivery.stores import PipelineStores
@@ -18,8 +17,7 @@ from homing.errors import ConfigurationError, StillHeldError
 from homing.failure import dead_letter_id, ref_in
 from homing.ledger import DELIVERED, Entry
 from homing.message import Message, MessageRef
-from homing.stores.sql import SqlStore
-from homing.stores.sql.database import NANOSECONDS
+from homing.pipeline_store import PipelineStore
 
 _PAGE = 100
 
@@ -53,7 +51,7 @@ def find(stores: PipelineStores, text: str) -> list[MessageRef]:
     named = MessageRef.of_name(text)
     ids = [text] if named is None else [text, named.id]
     found = [ref for refs in resolve(stores, [text]).values() for ref in refs]
-    found += [ref for _, _, ref in stores.store.states(ids) if ref.id == text or ref == named]
+    found += [ref for _, _, ref in stores.store.view.states(ids) if ref.id == text or ref == named]
     found += [ref for ref in stores.ledger.tombstones.unfinished(ids) if ref.id == text or ref == named]
     if named is not None and any(_rows(stores, store, named) for store in _places(stores).values()):
         found.append(named)
@@ -96,26 +94,26 @@ def forget(
     return Erased(rows, ledger, folders, remarks)
 
 
-def _places(stores: PipelineStores) -> dict[str, SqlStore]:
+def _places(stores: PipelineStores) -> dict[str, PipelineStore]:
     """The stores by what they are for, in the direction in which messages travel."""
     return {"store": stores.store, "failure store": stores.failures, "dead-letter store": stores.dead_letters}
 
 
-def _rows(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> dict[int, str]:
+def _rows(stores: PipelineStores, store: PipelineStore, ref: MessageRef) -> dict[int, str]:
     """The numbers and ids of the message's rows in this store."""
     if stores.hold_copies(store):
         return _copies(stores, store, ref)
-    return {each.sequence: each.id for _, _, each in store.states([ref.id]) if each == ref}
+    return {each.sequence: each.id for _, _, each in store.view.states([ref.id]) if each == ref}
 
 
-def _copies(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> dict[int, str]:
+def _copies(stores: PipelineStores, store: PipelineStore, ref: MessageRef) -> dict[int, str]:
     """Told by what lies there: something else may have been stored under that id."""
     dead = store is stores.dead_letters
     copy_id = dead_letter_id(stores.store.name, ref.name) if dead else ref.name
     return {each.sequence_number or 0: each.id for each in _browse(store, copy_id) if ref_in(each) == ref}
 
 
-def _browse(store: SqlStore, message_id: str) -> Iterator[Message]:
+def _browse(store: PipelineStore, message_id: str) -> Iterator[Message]:
     """All under this id: several, where finished ones are archived."""
     after = 0
     while page := store.browse(_PAGE, ids=[message_id], after=after):
@@ -124,33 +122,32 @@ def _browse(store: SqlStore, message_id: str) -> Iterator[Message]:
 
 
 def _runs(stores: PipelineStores, ref: MessageRef, entries: Mapping[str, Entry]) -> frozenset[str]:
-    claimed = stores.store.batches_of([ref.id]).values() if _rows(stores, stores.store, ref) else ()
+    claimed = stores.store.view.batches_of([ref.id]).values() if _rows(stores, stores.store, ref) else ()
     recorded = (run_id for entry in entries.values() for run_id in (entry.batch_id, entry.run_id))
     return frozenset(filter(None, (*claimed, *recorded)))
 
 
 def _refuse_busy(stores: PipelineStores, ref: MessageRef) -> None:
     for store in _places(stores).values():
-        store.require_free(_rows(stores, store, ref))
+        store.erasure.require_free(_rows(stores, store, ref))
     # Who lost the message may still have its content in hand, and could record it again.
     until = stores.ledger.busy_until(look(stores, ref).runs)
-    if until:
-        at = datetime.fromtimestamp(until / NANOSECONDS, timezone.utc)
+    if until is not None:
         raise StillHeldError(
-            f"message {ref.id} is not forgotten while a run that had it is at work, until {at:%Y-%m-%d %H:%M:%S} UTC, "
-            "or longer; try again after that"
+            f"message {ref.id} is not forgotten while a run that had it is at work, until {until:%Y-%m-%d %H:%M:%S} UTC"
+            ", or longer; try again after that"
         )
 
 
-def _remove(stores: PipelineStores, store: SqlStore, ref: MessageRef) -> int:
+def _remove(stores: PipelineStores, store: PipelineStore, ref: MessageRef) -> int:
     rows = _rows(stores, store, ref)
-    return store.remove(rows) if rows else 0
+    return store.erasure.remove(rows) if rows else 0
 
 
 def _scrub(stores: PipelineStores) -> list[str]:
-    tables: dict[str, tuple[SqlStore, list[str]]] = {}
+    tables: dict[str, tuple[PipelineStore, list[str]]] = {}
     for store in _places(stores).values():
         _, names = tables.setdefault(store.place[0], (store, []))
-        names += store.tables()
+        names += store.erasure.tables()
     tables[stores.store.place[0]][1].append(stores.ledger.table_name)
-    return [remark for store, names in tables.values() if (remark := store.scrub(names))]
+    return [remark for store, names in tables.values() if (remark := store.erasure.scrub(names))]

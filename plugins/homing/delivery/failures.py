@@ -12,9 +12,9 @@ from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
 from homing.failure import dead_letter_id, failed_at, record_in, ref_of
 from homing.message import Message, MessageRef
+from homing.pipeline_store import PipelineStore
 from homing.portions import portions
 from homing.size_limit import weight
-from homing.stores.sql import SqlStore
 
 _PAGE = 1_000
 
@@ -141,8 +141,8 @@ def _group_of(error: Mapping[str, Any]) -> str:
     return f"{error['handler']}: {error['type']}"
 
 
-def _pages(store: SqlStore, ids: Collection[str] | None) -> Iterator[list[Message]]:
-    return portions(store.look(ids), weight, most=_PAGE)
+def _pages(store: PipelineStore, ids: Collection[str] | None) -> Iterator[list[Message]]:
+    return portions(store.view.look(ids), weight, most=_PAGE)
 
 
 def _to_failures(stores: PipelineStores, page: Sequence[Message], *, dead: bool) -> Iterator[Failure]:

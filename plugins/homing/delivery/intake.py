@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,7 +28,6 @@ from homing.errors import (
     TooLargeError,
     UnstorableContentError,
 )
-from homing.ids import random_hex
 from homing.message import AVAILABLE, Message
 from homing.portions import MOST_BYTES
 from homing.size_limit import weight
@@ -130,13 +130,16 @@ def _store(group: Sequence[Message], source: Store, target: Store) -> tuple[list
         more, others, fresh = _store_named([(message, _other_id(message)) for message in others], source, target)
         stored, new = stored + more, new + fresh
     if others:
-        # A producer can compute that id too and may have sent something else under it, but cannot guess a random one.
+        # A producer can compute that id too and may have sent something else under it, but cannot guess a random
+        # one, as long as it is not of the generator whose numbers are in ids that a producer sees.
         log.warning(
             "both ids of message %s of store %r are taken by other content; stored under a random id",
             others[0].id,
             source.name,
         )
-        written, fresh = _write([(message, _beside(message, random_hex(16))) for message in others], source, target)
+        written, fresh = _write(
+            [(message, _beside(message, secrets.token_hex(8))) for message in others], source, target
+        )
         stored, new = stored + [message for message, _ in written], new + fresh
     return stored, new
 
@@ -207,9 +210,8 @@ def _dead_letter(message: Message, source: Store, error: UnstorableContentError)
 def _browse(target: Store, ids: set[str]) -> Iterator[Message]:
     """All that the target has under these ids: several under one, where finished messages are archived."""
     # As they were stored: what plain SQL wrote into the application's columns since makes no other message of one.
-    browse = getattr(target, "browse_written", target.browse)
     after, limit = 0, len(ids) + 1
-    while ids and (page := browse(limit, ids=ids, after=after)):
+    while ids and (page := target.browse_written(limit, ids=ids, after=after)):
         yield from page
         after = page[-1].sequence_number or 0
         if len(page) < limit:

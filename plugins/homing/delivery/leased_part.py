@@ -13,9 +13,9 @@ from homing.errors import StoreUnavailableError
 from homing.failure import dead_letter_id
 from homing.ledger import Entry, in_order
 from homing.message import ACKNOWLEDGED, MessageRef
+from homing.pipeline_store import PipelineStore
+from homing.scans import LAST, Condition, held_by
 from homing.store import BatchLease
-from homing.stores.sql import SqlStore
-from homing.stores.sql.scans import Condition
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Held:
     """The part of a batch that one store holds for it. `copies` says that settlements write what lies there: only then
     is the record of a failure believed."""
 
-    store: SqlStore
+    store: PipelineStore
     lease: BatchLease
     copies: bool
 
@@ -75,7 +75,7 @@ class Holding:
         found = self.each(lambda store: (store, store.held_batch(self.run_id)))
         return [self.part(store, lease) for store, lease in found if lease is not None]
 
-    def part(self, store: SqlStore, lease: BatchLease) -> Held:
+    def part(self, store: PipelineStore, lease: BatchLease) -> Held:
         """What this lease holds in this store."""
         return Held(store, lease, copies=self.stores.hold_copies(store))
 
@@ -85,10 +85,14 @@ class Holding:
             return [head_of(row, copies=True) for row in held.store.batch_rows(held.lease)]
         return [
             Head(row_id, MessageRef.of(table_id, number, row_id), batch_id or "", False, _crashes(crashes))
-            for number, row_id, batch_id, table_id, crashes in held.store.batch_values(held.lease, _HEAD, page=_HEADS)
+            for number, row_id, batch_id, table_id, crashes in self._heads(held)
         ]
 
-    def id_in(self, store: SqlStore, name: str) -> str:
+    def _heads(self, held: Held) -> Iterator[tuple[Any, ...]]:
+        pages = held.store.scans().pages(_HEAD, 0, LAST, conditions=held.conditions, page=_HEADS)
+        return (row for page in pages for row in page)
+
+    def id_in(self, store: PipelineStore, name: str) -> str:
         """What the copy of a message, whose reference has this name, is called in this store."""
         return dead_letter_id(self.stores.store.name, name) if store is self.stores.dead_letters else name
 
@@ -100,12 +104,12 @@ class Holding:
         known = resolve(self.stores, texts)
         return meant | texts | {ref.name for refs in known.values() for ref in refs}
 
-    def each(self, ask: Callable[[SqlStore], Result]) -> list[Result]:
+    def each(self, ask: Callable[[PipelineStore], Result]) -> list[Result]:
         """Asks the three stores, in the direction messages travel."""
         asked = (self.stores.store, self.stores.failures, self.stores.dead_letters)
         return [answer for store in asked for answer in self.ask(store, ask)]
 
-    def ask(self, store: SqlStore, ask: Callable[[SqlStore], Result]) -> list[Result]:
+    def ask(self, store: PipelineStore, ask: Callable[[PipelineStore], Result]) -> list[Result]:
         """The store's answer; none from a dead-letter store that is away, because nothing new depends on it."""
         try:
             return [ask(store)]
@@ -114,15 +118,6 @@ class Holding:
                 raise
             log.warning("going on without the dead-letter store: %s", error)
             return []
-
-
-def held_by(lease: BatchLease) -> tuple[Condition, ...]:
-    """Keeps to what this lease still holds."""
-    return (
-        Condition("batch_id", "=", lease.batch_id),
-        Condition("lock_token", "=", lease.lock_token),
-        Condition("time_next", "is not null"),
-    )
 
 
 def weight_of(row: Row) -> int:
@@ -151,7 +146,7 @@ def _untold(stores: PipelineStores) -> Iterator[MessageRef]:
     """The messages of which a copy waits that no run has recorded yet: chains and listeners write such copies. Told by
     the copies' ids."""
     for store, prefix in ((stores.failures, ""), (stores.dead_letters, f"{stores.store.name}/")):
-        for copy_id, state, _ in store.states():
+        for copy_id, state, _ in store.view.states():
             ref = MessageRef.of_name(copy_id.removeprefix(prefix)) if state != ACKNOWLEDGED else None
             if ref is not None and stores.is_own(ref, ()):
                 yield ref

@@ -23,9 +23,9 @@ from typing import Any
 from homing.delivery.failures import Selection
 from homing.errors import ConfigurationError, HomingError
 from homing.ids import new_id
+from homing.operation_log import BEGUN, DONE, FAILED, OperationEvent
+from homing.pipeline_store import PipelineStore, is_pipeline_store
 from homing.store import Store
-from homing.stores.sql import OperationEvent, SqlStore
-from homing.stores.sql.operations import BEGUN, DONE, FAILED
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ApprovalRule:
     """How many messages of a pipeline may be replayed by hand within `window` seconds. For more, the approval of
     another person is needed, which the DAG `replay_dag` asks for."""
 
@@ -104,7 +104,7 @@ def operation(
     messages: int | None = None,
     selection: Any = None,
     operation_id: str | None = None,
-    within: Rule | None = None,
+    within: ApprovalRule | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Writes down that this operation begins, before the block, and how it ended, after it. The block puts what came of
     it into the dict it is given: numbers and names, never contents.
@@ -114,7 +114,7 @@ def operation(
     ConfigurationError when there is a rule by which the operation needs an approval.
     """
     outcome: dict[str, Any] = {}
-    if not isinstance(store, SqlStore):
+    if not is_pipeline_store(store):
         yield outcome
         return
     kept = store.operations()
@@ -131,7 +131,7 @@ def operation(
     end(store, begun, DONE, outcome)
 
 
-def end(store: SqlStore, begun: OperationEvent, event: str, outcome: dict[str, Any]) -> None:
+def end(store: PipelineStore, begun: OperationEvent, event: str, outcome: dict[str, Any]) -> None:
     """Writes down how an operation ended. The change is made by then: a database that is away does not undo it."""
     ended = OperationEvent(begun.operation, event, begun.what, begun.who, begun.via, outcome=outcome)
     try:
@@ -140,19 +140,19 @@ def end(store: SqlStore, begun: OperationEvent, event: str, outcome: dict[str, A
         log.warning("that operation %s is %s was not written down: %s", begun.operation, event, error)
 
 
-def declare(store: SqlStore, rule: Rule | None, *, by: Operator) -> None:
+def declare(store: PipelineStore, rule: ApprovalRule | None, *, by: Operator) -> None:
     """Makes the rule known to all who open the store; None says that there is none any more."""
     if rule != rule_of(store):
         said = {} if rule is None else asdict(rule)
         store.operations().append(OperationEvent(new_id(), DONE, RULE, by.name, by.via, outcome=said))
 
 
-def rule_of(store: SqlStore) -> Rule | None:
+def rule_of(store: PipelineStore) -> ApprovalRule | None:
     """The rule that the pipeline of this store declared last."""
     said = store.operations().latest(RULE)
     if said is None or not said.outcome:
         return None
-    return Rule(int(said.outcome["above"]), float(said.outcome["window"]), str(said.outcome["replay_dag"]))
+    return ApprovalRule(int(said.outcome["above"]), float(said.outcome["window"]), str(said.outcome["replay_dag"]))
 
 
 def described(selection: Selection) -> dict[str, Any]:
@@ -175,7 +175,9 @@ def named(ids: Collection[str]) -> dict[str, Any]:
     return {"ids": some[:_NAMED], **({"ids_in_all": len(some)} if len(some) > _NAMED else {})}
 
 
-def read_operations(store: SqlStore, since: datetime | None = None, *, limit: int | None = None) -> list[Operation]:
+def read_operations(
+    store: PipelineStore, since: datetime | None = None, *, limit: int | None = None
+) -> list[Operation]:
     """The operations that something was heard of since then, the oldest first, the last `limit` of them."""
     events = store.operations().since(since, limit=None if limit is None else limit * _EVENTS)
     found = _told(events)

@@ -6,7 +6,9 @@ What lies in them is believed and run: payloads on their way, code for Spark's e
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -107,7 +109,20 @@ def _refuse_strangers(found: os.stat_result, place: str) -> None:
     if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
         return  # in a sticky folder, such as /tmp, only owners replace what is theirs
     others = found.st_mode & stat.S_IWOTH
-    groups = found.st_mode & stat.S_IWGRP and found.st_gid not in (_ROOT, os.getegid())
+    groups = found.st_mode & stat.S_IWGRP and _has_others(found.st_gid)
     if others or groups:
         who = "everybody" if others else f"group {found.st_gid}"
         raise WorkDirError(f"the folder {place} can be written to by {who}, who could replace what is below it")
+
+
+def _has_others(group: int) -> bool:
+    """Whether users other than this one may be in the group, root's apart. Of this user's own group, which many systems
+    give to each user alone, and others to all, that is looked up."""
+    if group == _ROOT:
+        return False
+    if group != os.getegid():
+        return True
+    users = {user.pw_uid for user in pwd.getpwall() if user.pw_gid == group}
+    with suppress(KeyError):  # a group or a user without an entry, as in a container
+        users |= {pwd.getpwnam(name).pw_uid for name in grp.getgrgid(group).gr_mem}
+    return bool(users - {_ROOT, os.geteuid()})

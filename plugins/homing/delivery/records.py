@@ -28,7 +28,7 @@ from homing.failure import (
 )
 from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW, Entry
 from homing.message import BASE64, Message, MessageRef, decode, encode
-from homing.stores.sql import rows
+from homing.row import text_of, to_message
 
 Row = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ def origin_of(row: Row, *, copies: bool) -> Origin:
             raise UnreadableMessageError(f"message {row['id']} says it is a failure record, and is none: {fault}")
     record = _record_in(row, copies)
     if record is None:
-        return Origin(rows.to_message(row), {}, row["batch_id"] or "")
+        return Origin(to_message(row), {}, row["batch_id"] or "")
     read = read_record(record)
     return Origin(read.message, read.properties, read.batch_id or "")
 
@@ -99,7 +99,7 @@ def chain_of(row: Row) -> str:
 def failure(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, *, copies: bool) -> Message:
     """The failure-store entry for a message that failed. Its session is that of the message, which waits for it."""
     record = _record(row, entries, chain, batch_id, copies)
-    return replace(to_copy(record), session_id=rows.text_of(row["session_id"]))
+    return replace(to_copy(record), session_id=text_of(row["session_id"]))
 
 
 def dead_letter(
@@ -126,7 +126,7 @@ def _record_in(row: Row, copies: bool) -> dict[str, Any] | None:
         return None
     try:
         if row["content_type"] != FAILURE_TYPE:
-            return record_in(rows.to_message(row))
+            return record_in(to_message(row))
         content = _content(row)
     except UnreadableMessageError:
         return None
@@ -161,7 +161,7 @@ def _record(row: Row, entries: Mapping[str, Entry], chain: str, batch_id: str, c
 
 def _first_record(row: Row, found: dict[str, Any]) -> dict[str, Any]:
     try:
-        return build_record(rows.to_message(row), {}, **found)
+        return build_record(to_message(row), {}, **found)
     except UnreadableMessageError:
         # Kept to the letter: once whatever wrote it is understood, it can still be read.
         record = build_record(Message(row["id"], "", sequence_number=row["sequence"]), {}, **found)

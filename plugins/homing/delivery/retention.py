@@ -56,9 +56,9 @@ def _nowhere(stores: PipelineStores, refs: list[MessageRef]) -> list[MessageRef]
     """Those of these messages that no store has. A replay that died may have left a copy of one that was delivered: the
     ledger alone keeps it from being delivered again."""
     # In the direction messages travel: one that moves on meanwhile is seen where it comes to.
-    here = {ref for _, _, ref in stores.store.states([ref.id for ref in refs])} if refs else set()
+    here = {ref for _, _, ref in stores.store.view.states([ref.id for ref in refs])} if refs else set()
     refs = [ref for ref in refs if ref not in here]
-    failed = stores.failures.present([ref.name for ref in refs])
+    failed = stores.failures.view.present([ref.name for ref in refs])
     letters = {dead_letter_id(stores.store.name, ref.name): ref for ref in refs if ref.name not in failed}
-    dead = stores.dead_letters.present(letters)
+    dead = stores.dead_letters.view.present(letters)
     return [ref for letter, ref in letters.items() if letter not in dead]

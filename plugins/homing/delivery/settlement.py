@@ -13,9 +13,9 @@ from homing.delivery.leased_part import Head, Held, Holding, Row, head_of, weigh
 from homing.failure import ref_in, ref_of, worker_crash
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import Message, MessageRef
+from homing.pipeline_store import PipelineStore
 from homing.portions import portions
 from homing.store import TOO_LARGE, BatchLease
-from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Settling:
     def store_name(self) -> str:
         return self._stores.store.name
 
-    def settle(self, failed_to: SqlStore, *, tried: bool = True) -> Settlement:
+    def settle(self, failed_to: PipelineStore, *, tried: bool = True) -> Settlement:
         """Acknowledges what is complete, moves what failed, and releases the rest. See `Batch.settle`.
 
         Without `tried`, failures that no replay has tried are moved too.
@@ -108,7 +108,7 @@ class Settling:
             sum(self._holding.ask(held.store, partial(self._acknowledge, held))) for held in self._holding.parts()
         )
 
-    def _acknowledge(self, held: Held, _store: SqlStore) -> int:
+    def _acknowledge(self, held: Held, _store: PipelineStore) -> int:
         """The same for one part."""
         found = self._sort(held)
         self._finish(held, [head.row_id for head in found.complete])
@@ -234,7 +234,7 @@ class Settling:
 
     # -- moving ------------------------------------------------------------------------------------------------
 
-    def _moving(self, held: Held, found: Sorted, failed_to: SqlStore, tried: bool) -> list[Head]:
+    def _moving(self, held: Held, found: Sorted, failed_to: PipelineStore, tried: bool) -> list[Head]:
         """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
         a replay has failed for it, if one was tried."""
         if failed_to is self._stores.failures:
@@ -247,7 +247,7 @@ class Settling:
         run_id = self._holding.run_id
         return any(entry.state == FAILED and entry.run_id == run_id for entry in entries.values())
 
-    def _move(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> tuple[set[str], set[str]]:
+    def _move(self, held: Held, moving: list[Head], found: Sorted, to: PipelineStore) -> tuple[set[str], set[str]]:
         """The ids of those of these messages that are in the other store now, and of those for which their records are
         too large: they are dead, and stay where they are."""
         gone, stuck = set[str](), set[str]()
@@ -256,21 +256,21 @@ class Settling:
             there = self._copy(small, to)
             self._finish(held, there)
             for one, why in large.items():
-                held.store.bury_batch(held.lease, [one], TOO_LARGE, why)
+                held.store.dead_letter_batch(held.lease, [one], TOO_LARGE, why)
             gone |= there
             stuck |= large.keys()
         if gone:
             log.info("%d messages went from store %s to %s", len(gone), held.store.name, to.name)
         return gone, stuck
 
-    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: SqlStore) -> Iterator[dict[str, Message]]:
+    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: PipelineStore) -> Iterator[dict[str, Message]]:
         """What the other store is to hold of these messages, by the ids of their rows, a portion at a time."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
         rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
         for portion in portions(rows, weight_of, most=_AT_ONCE):
             yield {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in portion}
 
-    def _copy(self, copies: dict[str, Message], to: SqlStore) -> set[str]:
+    def _copy(self, copies: dict[str, Message], to: PipelineStore) -> set[str]:
         """Stores these copies, given by the ids of their rows; the ids of the rows whose copies are there now."""
         missing = self._store(copies, to) if copies else {}
         if missing:
@@ -281,7 +281,7 @@ class Settling:
             log.warning("message %s stays: another one has its place in store %s", min(missing), to.name)
         return copies.keys() - missing
 
-    def _store(self, copies: dict[str, Message], to: SqlStore) -> dict[str, Message]:
+    def _store(self, copies: dict[str, Message], to: PipelineStore) -> dict[str, Message]:
         """Stores these copies; those of them that are not there afterwards."""
         to.store_many(list(copies.values()))
         refs = {copy.id: ref_of(copy.content) for copy in copies.values()}
@@ -301,7 +301,7 @@ class Settling:
         """What the run holds, and what it held until its lease ran out, unless another run has it by now."""
         run_id = self._holding.run_id
 
-        def again(store: SqlStore) -> tuple[SqlStore, BatchLease | None]:
+        def again(store: PipelineStore) -> tuple[PipelineStore, BatchLease | None]:
             known = store.knows_batch(run_id)
             return store, store.lease_batch(1, batch_id=run_id, lease=DEFAULT_LEASE, ids=()) if known else None
 
@@ -359,7 +359,7 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     return bool(flows) and all(flow in entries and entries[flow].state in _COMPLETE for flow in flows)
 
 
-def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Message], dict[str, str]]:
+def _by_size(copies: dict[str, Message], to: PipelineStore) -> tuple[dict[str, Message], dict[str, str]]:
     """Those of these copies that the other store takes, and why it does not take the others. What came in through
     `store()` leaves room for its record; what other programs write into the table may not."""
     large = {one: str(why) for one, copy in copies.items() if (why := to.refusal(copy)) is not None}
@@ -368,10 +368,10 @@ def _by_size(copies: dict[str, Message], to: SqlStore) -> tuple[dict[str, Messag
     return {one: copy for one, copy in copies.items() if one not in large}, large
 
 
-def _kept(store: SqlStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
+def _kept(store: PipelineStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
     """Those of these messages, given by the ids of their copies, of which this store has one that is not finished.
 
     Told by what lies there: something else may have been stored under that id.
     """
-    there = store.look(list(refs)) if refs else ()
+    there = store.view.look(list(refs)) if refs else ()
     return {refs[copy.id] for copy in there if ref_in(copy) == refs[copy.id]}

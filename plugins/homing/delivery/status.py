@@ -11,10 +11,7 @@ from homing.delivery.stores import PipelineStores
 from homing.failure import dead_letter_id
 from homing.ledger import Entry
 from homing.message import ACKNOWLEDGED, MessageRef
-from homing.stores.sql.scans import Condition
-
-#: The last sequence number there can be.
-_LAST = 2**63 - 1
+from homing.scans import LAST, Condition
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,10 @@ def tell(
     wanted = _of_ids(stores, ids) if batch_id is None else _of_batch(stores, batch_id, limit)
     wanted = wanted[:limit]
     # In the direction messages travel: one that moves on meanwhile is seen where it comes to, not nowhere.
-    here = stores.store.states([ref.id for ref in wanted])
+    here = stores.store.view.states([ref.id for ref in wanted])
     waiting = {ref for _, state, ref in here if state != ACKNOWLEDGED}
-    failed = stores.failures.present([ref.name for ref in wanted])
-    letters = stores.dead_letters.present([dead_letter_id(stores.store.name, ref.name) for ref in wanted])
+    failed = stores.failures.view.present([ref.name for ref in wanted])
+    letters = stores.dead_letters.view.present([dead_letter_id(stores.store.name, ref.name) for ref in wanted])
     known = stores.ledger.known([ref.id for ref in wanted])
 
     def outcome(ref: MessageRef, entries: dict[str, Entry]) -> str:
@@ -61,7 +58,7 @@ def tell(
 def _of_ids(stores: PipelineStores, ids: Collection[str]) -> list[MessageRef]:
     """The messages that are known by each of these ids, or names; a text that none is known by stands for itself."""
     known = resolve(stores, ids)
-    for message_id, _, ref in stores.store.states(ids):
+    for message_id, _, ref in stores.store.view.states(ids):
         known.setdefault(message_id, []).append(ref)
     return list(dict.fromkeys(ref for one in ids for ref in known.get(one, [MessageRef("", 0, one)])))
 
@@ -69,6 +66,6 @@ def _of_ids(stores: PipelineStores, ids: Collection[str]) -> list[MessageRef]:
 def _of_batch(stores: PipelineStores, batch_id: str, limit: int) -> list[MessageRef]:
     """What the store still has of the batch, and what the ledger knows of it."""
     mine = [Condition("batch_id", "=", batch_id)]
-    pages = stores.store.scans().pages(["sequence", "id", "table_id"], 0, _LAST, conditions=mine, page=limit)
+    pages = stores.store.scans().pages(["sequence", "id", "table_id"], 0, LAST, conditions=mine, page=limit)
     held = [MessageRef.of(row[2], row[0], str(row[1])) for row in next(pages, [])]
     return list(dict.fromkeys([*held, *stores.ledger.of_batch(batch_id, limit)]))

@@ -7,27 +7,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from homing.errors import ConfigurationError
+from homing.ledger import Ledger
 from homing.message import MessageRef
-from homing.store import LEDGER
+from homing.pipeline_store import PipelineStore, is_pipeline_store
+from homing.store import PIPELINE
 from homing.stores import open_store
-from homing.stores.sql import SqlLedger, SqlStore
 
 
 @dataclass(frozen=True)
 class PipelineStores:
     """Where a pipeline's messages can be: waiting, failed and awaiting their replay, or dead. And its ledger."""
 
-    store: SqlStore
-    failures: SqlStore
-    dead_letters: SqlStore
-    ledger: SqlLedger
+    store: PipelineStore
+    failures: PipelineStore
+    dead_letters: PipelineStore
+    ledger: Ledger
 
     def is_own(self, ref: MessageRef, known: Container[MessageRef]) -> bool:
         """Whether this message, of which a copy lies in the dead-letter store, is this pipeline's: the ledger, whose
         `known` ones these are, has it, or one of its tables took it in. Others may have stores of the same names."""
         return ref in known or (bool(ref.table_id) and ref.table_id in (self.store.identity, self.failures.identity))
 
-    def hold_copies(self, store: SqlStore) -> bool:
+    def hold_copies(self, store: PipelineStore) -> bool:
         """Whether settlements write what lies in this store: copies of messages, as records of their failures."""
         return store is not self.store
 
@@ -39,9 +40,9 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str, *, read_only: boo
     The failure store lies beside the store, in the same database, and is named after it.
     """
     with (
-        _open_sql(store_url, "store", read_only) as store,
+        _open(store_url, "store", read_only) as store,
         store.failures() as failures,
-        _open_sql(dead_letter_url, "dead-letter store", read_only) as dead_letters,
+        _open(dead_letter_url, "dead-letter store", read_only) as dead_letters,
     ):
         if dead_letters.place in (store.place, failures.place):
             raise ConfigurationError(
@@ -51,8 +52,8 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str, *, read_only: boo
         yield PipelineStores(store, failures, dead_letters, store.ledger())
 
 
-def _open_sql(url: str, role: str, read_only: bool) -> SqlStore:
+def _open(url: str, role: str, read_only: bool) -> PipelineStore:
     opened = open_store(url, read_only=read_only)
-    if not isinstance(opened, SqlStore):
-        raise ConfigurationError(f"the {role} of a pipeline needs the ability {LEDGER!r}, which only SQL stores have")
+    if not is_pipeline_store(opened):
+        raise ConfigurationError(f"the {role} of a pipeline needs the ability {PIPELINE!r}, which only SQL stores have")
     return opened

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from homing.invocation.invalid_return import fault_in_return
+from homing.invocation.invalid_return import find_return_fault
 
 
 class PartialFailure(Exception):
@@ -41,7 +41,7 @@ class Answer:
     @classmethod
     def of(cls, returned: Any) -> Answer:
         """What a handler said that returned this for a message."""
-        fault = fault_in_return(returned)
+        fault = find_return_fault(returned)
         return cls(returned) if fault is None else cls(error=fault)
 
 

@@ -12,20 +12,20 @@ _LAZY = (map, filter, zip, enumerate)
 _FUTURES = (asyncio.Future, concurrent.futures.Future)
 
 
-def fault_in_return(returned: Any) -> BaseException | None:
+def find_return_fault(returned: Any) -> BaseException | None:
     """The error of a handler that returned this; None when it may be taken for the result of work that is done.
 
     A returned exception is that error itself. A generator or a coroutine that was not awaited has not run, and the
     result of a Future is not known yet. Several of them in a list, tuple, set or dict are no better than one.
     """
-    fault = _fault_in_one(returned)
+    fault = _find_one(returned)
     if fault is None and isinstance(returned, (list, tuple, set, frozenset, dict)):
         items: Iterable[Any] = returned.values() if isinstance(returned, Mapping) else returned
-        return next((found for item in items if (found := _fault_in_one(item)) is not None), None)
+        return next((found for item in items if (found := _find_one(item)) is not None), None)
     return fault
 
 
-def _fault_in_one(returned: Any) -> BaseException | None:
+def _find_one(returned: Any) -> BaseException | None:
     # Most results are nothing, a text or a number, and this is asked after every delivery.
     if returned is None or type(returned) in _PLAIN:
         return None

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from homing.constraints import AtLeastOne, Count, Duration, check_fields, partition_numbers
+from homing.custom_store import as_store
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 from homing.store import Store
@@ -48,8 +49,8 @@ class ListenerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.dead_letter_store is not None and not isinstance(self.dead_letter_store, Store):
-            raise ConfigurationError(f"dead_letter_store must be a Store, got {self.dead_letter_store!r}")
+        if self.dead_letter_store is not None:
+            object.__setattr__(self, "dead_letter_store", as_store(self.dead_letter_store, "dead_letter_store"))
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r}")
         if self.retry is not None and (self.max_retries, self.retry_seconds) != (3, 1.0):

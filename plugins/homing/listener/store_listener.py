@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ConfigurationError, StoreError
 from homing.invocation.error_info import sign_of
 from homing.listener.config import ListenerConfig, name_of
@@ -27,20 +28,20 @@ class StoreListener(Listener[Service, ListenerWorkers]):
     the end goes to the dead-letter store, or is released or dropped, as the config says.
     """
 
-    def __init__(self, store: Store, config: ListenerConfig | None = None) -> None:
+    def __init__(self, store: Store | ThreeVerbs, config: ListenerConfig | None = None) -> None:
         """Raises ConfigurationError for anything but a store, or a dead-letter store that is the store itself."""
-        if not isinstance(store, Store):
-            raise ConfigurationError(f"a listener listens to a Store, not to {store!r}")
+        listened = as_store(store, "what a listener listens to")
         self._config = ListenerConfig() if config is None else config
-        if self._config.dead_letter_store is store:
+        if self._config.dead_letter_store is listened:
             raise ConfigurationError(
-                f"store {name_of(store)!r} cannot be its own dead-letter store: what failed would come back for ever"
+                f"store {name_of(listened)!r} cannot be its own dead-letter store: what failed would come back for ever"
             )
         if self._config.partitions is not None:
-            store.require_partitions(self._config.partitions)
-        self.store = store
+            listened.require_partitions(self._config.partitions)
+        self.store = listened
+        self._name = name_of(listened)
         self._counts = Counts()
-        super().__init__(f"store {name_of(store)!r}")
+        super().__init__(f"store {name_of(listened)!r}")
 
     def start_over(self) -> None:
         super().start_over()

@@ -9,7 +9,7 @@ from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError
 from homing.excerpts import excerpt
 from homing.invocation.error_info import text_of
 from homing.invocation.interrupts import is_user_interrupt
-from homing.invocation.invalid_return import fault_in_return
+from homing.invocation.invalid_return import find_return_fault
 from homing.ledger import DELIVERED, DROPPED
 from homing.pipeline.context import MessageContext
 from homing.pipeline.handlers import FILTER, PROCESSOR_ROUTER, PROCESSORS, TRANSFORMER, Handler
@@ -69,7 +69,7 @@ def deliver(destination: Handler, ctx: MessageContext) -> DeliveryOutcome:
         trial = ctx.copy()
         try:
             result = call(destination, trial)
-            if (fault := fault_in_return(result)) is not None:
+            if (fault := find_return_fault(result)) is not None:
                 raise fail(destination, trial, fault) from fault
             return DeliveryOutcome(destination.name, DELIVERED, result, attempt)
         except Drop:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
+from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, done_of, new_copy, read_record
 from homing.ids import new_id
@@ -64,7 +65,7 @@ class HandlerChain:
         *,
         source_flow: Any = (),
         destinations_flow: Any = (),
-        failure_store: Store | None = None,
+        failure_store: Store | ThreeVerbs | None = None,
         replay: ReplayConfig | None = None,
     ) -> None:
         """`failure_store` gets a failure record of every message `execute` could not carry all the way.
@@ -75,7 +76,7 @@ class HandlerChain:
         self.name = _checked_name(name)
         self.source: SourceFlow = as_source_flow(source_flow)
         self.flows: tuple[Flow, ...] = as_flows(destinations_flow)
-        self.failure_store = failure_store
+        self.failure_store = None if failure_store is None else as_store(failure_store, "failure_store")
         #: The "module:attribute" this chain was loaded by; with it, it can be pickled.
         self.reference: str | None = None
         #: Whether it was built while `load_chain` imported its module. Such a chain starts no listener.

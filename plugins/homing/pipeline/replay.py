@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from homing.constraints import Duration
+from homing.custom_store import as_store
 from homing.errors import ChainError, UnreadableMessageError
 from homing.failure import FAILURE_TYPE, FailureRecord, new_copy
 from homing.listener import ListenerConfig, Progress, StoreListener
@@ -40,6 +41,8 @@ class ReplayConfig:
     max_handling_time: Duration = 900.0
 
     def __post_init__(self) -> None:
+        if self.replay_store is not None:
+            object.__setattr__(self, "replay_store", as_store(self.replay_store, "replay_store"))
         self.listener_config()
 
     def listener_config(self) -> ListenerConfig:

@@ -25,7 +25,7 @@ from homing.delivery.step import SKIPPED
 from homing.errors import HandlerError
 from homing.failure import worker_crash
 from homing.invocation.error_info import describe, sign_of, text_of
-from homing.invocation.invalid_return import fault_in_return
+from homing.invocation.invalid_return import find_return_fault
 from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger
 from homing.message import MessageRef
@@ -376,7 +376,7 @@ def _refuse_twice(out: Mapping[str, int]) -> None:
 
 
 def _refuse_unfinished(destination: Handler, returned: object) -> None:
-    fault = fault_in_return(returned)
+    fault = find_return_fault(returned)
     if fault is not None:
         name = destination.name
         raise HandlerError(f"destination {name!r} failed: {text_of(fault)}", name) from fault

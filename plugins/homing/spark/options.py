@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from homing.errors import ConfigurationError, UnsupportedError
+from homing.pipeline_store import PipelineStore, is_pipeline_store
 from homing.store import Store
 from homing.store_ref import StoreRef
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class StoreAddress:
         opened = open_store(self.url)
         if self.store is None:
             return opened
-        if not isinstance(opened, SqlStore):
+        if not is_pipeline_store(opened):
             raise ConfigurationError(
                 f'the option "store" names another store of a database, which {opened.name!r} is not in'
             )
         return opened.sibling(self.store)
 
-    def open_sql(self, ability: str) -> SqlStore:
+    def open_sql(self, ability: str) -> PipelineStore:
         """The same; raises UnsupportedError unless it is a SQL store."""
         opened = self.open()
-        if not isinstance(opened, SqlStore):
+        if not is_pipeline_store(opened):
             raise UnsupportedError(
                 f"store {opened.name!r} {ability}: only SQL stores can. Let a listener or a DAG take it in first"
             )

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from homing.delivery.arrow.page import Page
 from homing.delivery.leased_part import Held
+from homing.scans import Condition
 from homing.spark.columns import STORED_DDL
 from homing.spark.options import StoreAddress
 from homing.spark.reader import Range, read_range
-from homing.stores.sql.scans import Condition
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -36,7 +36,7 @@ class Parts:
         """What is held there in at most so many ranges; with `ids`, only from the first to the second of them."""
         only = () if ids is None else (Condition("id", ">=", ids[0]), Condition("id", "<=", ids[1]))
         which = (*held.conditions, *only)
-        ranges = held.store.batch_ranges(held.lease, number)
+        ranges = held.store.scans().batch_ranges(held.lease, number)
         return cls(address, tuple(Range(after, upto, which) for after, upto in ranges), held.copies)
 
     def _read(self, part: Range) -> Iterator[Page]:

@@ -22,10 +22,9 @@ from pyspark.sql.datasource import (
 
 from homing.delivery.arrow.columns import STORED
 from homing.delivery.arrow.page import Page, read_pages
-from homing.delivery.leased_part import held_by
 from homing.errors import ConfigurationError
+from homing.scans import ALL, DEAD, WAITING, Condition, held_by
 from homing.spark.options import StoreAddress, number
-from homing.stores.sql.scans import ALL, DEAD, WAITING, Condition
 
 _DEFAULT_PARTITIONS = 2
 _FAILED = "failed"
@@ -76,7 +75,7 @@ class StoreReader(DataSourceReader):
                 if lease is None:
                     return []
                 held = (*held_by(lease), *self._conditions)
-                return [Range(after, upto, held) for after, upto in store.batch_ranges(lease, self._parts)]
+                return [Range(after, upto, held) for after, upto in store.scans().batch_ranges(lease, self._parts)]
             span = store.scans().span(self._which, self._conditions)
         return [] if span is None else cut(span[0] - 1, span[1], self._parts, self._conditions)
 

@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from homing.errors import ConfigurationError
+from homing.pipeline_store import PipelineStore
 from homing.spark.options import StoreAddress, number
 from homing.spark.reader import Range, cut, read_range
-from homing.stores.sql import SqlStore
 
 _DEFAULT_PARTITIONS = 2
 _ABILITY = "cannot be read as a stream, because its messages have no lasting numbers"
@@ -59,5 +59,5 @@ class StoreStreamReader(DataSourceStreamReader):
         if isinstance(partition, Range):
             yield from (page.batch for page in read_range(self._address, partition))
 
-    def _open(self) -> SqlStore:
+    def _open(self) -> PipelineStore:
         return self._address.open_sql(_ABILITY)

@@ -17,8 +17,8 @@ from homing.invocation.guard import share_rates
 from homing.ledger import DROPPED, FILTERED, SOURCE_FLOW, Fence, Ledger
 from homing.message import MessageRef
 from homing.pipeline import DestinationFlow, SourceFlow, load_chain
+from homing.pipeline_store import is_pipeline_store
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 
 @dataclass(frozen=True)
@@ -91,5 +91,5 @@ def _destination_flow(step: Step, name: str) -> DestinationFlow:
 def _ledger(store_url: str) -> Ledger:
     """One connection pool per Python worker: they live on from one task to the next."""
     store = open_store(store_url)
-    assert isinstance(store, SqlStore)
+    assert is_pipeline_store(store)
     return store.ledger()

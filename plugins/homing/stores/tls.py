@@ -49,7 +49,7 @@ def client_context(
     return context
 
 
-def handshake_fault(error: BaseException | None) -> str | None:
+def find_handshake_fault(error: BaseException | None) -> str | None:
     """What is wrong with a certificate, if that is what this error is about; None if it is about something else."""
     for each in _within(error):
         if isinstance(each, ssl.SSLCertVerificationError):

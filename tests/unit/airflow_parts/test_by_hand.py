@@ -14,7 +14,7 @@ from homing.airflow import PipelineConfig, ReplayOperator, SelectOperator, Settl
 from homing.airflow.operators.select import ApproveReplayOperator
 from homing.airflow.operators.spark import ProcessOperator
 from homing.delivery import PipelineStores
-from homing.delivery.operations import CLEAR, REPLAY, Rule, read_operations, rule_of
+from homing.delivery.operations import CLEAR, REPLAY, ApprovalRule, read_operations, rule_of
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import Pipeline, names
 
@@ -295,7 +295,7 @@ def test_the_command_line_learns_the_rule_before_anything_fails(
     with pytest.raises(DagRunTriggerException):
         SettleOperator(task_id="settle", pipeline=held, replay_dag_id="orders_replay").execute(FakeTask("r1").context)
 
-    assert rule_of(stores.store) == Rule(2, 86_400.0, "orders_replay")
+    assert rule_of(stores.store) == ApprovalRule(2, 86_400.0, "orders_replay")
 
 
 def test_a_rule_is_written_down_when_it_changes(

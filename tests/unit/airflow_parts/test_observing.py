@@ -25,7 +25,7 @@ from homing.airflow import (
     delivery_dag,
 )
 from homing.airflow.links import MessagesLink, ReplayLink, SparkLink
-from homing.airflow.serialized_dag import FIELD, PipelineReference, pipeline_of, serialized_pipeline
+from homing.airflow.serialized_dag import FIELD, PipelineReference, describe_pipeline, pipeline_of
 from homing.airflow.task_notes import on_dag_run_failed, on_dag_run_success, show_messages
 from homing.airflow.xcoms import IDS, NOTE, read_column
 from homing.delivery import PipelineStores
@@ -130,11 +130,11 @@ def named(spec: PipelineConfig, store: str, dead_letter_store: str) -> PipelineC
 
 
 def test_the_dag_names_the_stores_by_connection_or_file_and_never_a_secret(spec: PipelineConfig) -> None:
-    by_connection = serialized_pipeline(named(spec, "shop", "bus?queue=dead"))
-    by_secret = serialized_pipeline(named(spec, "postgresql://u:s3cret@host/db?store=orders", "env:SHOP_DEAD"))
+    by_connection = describe_pipeline(named(spec, "shop", "bus?queue=dead"))
+    by_secret = describe_pipeline(named(spec, "postgresql://u:s3cret@host/db?store=orders", "env:SHOP_DEAD"))
 
     assert (by_connection or {})["store"] == "shop"
-    assert (serialized_pipeline(spec) or {})["store"] == spec.store
+    assert (describe_pipeline(spec) or {})["store"] == spec.store
     assert by_secret == {"flows": list(FLOWS), "store": None, "dead_letter_store": None, "group": ""}
 
 

@@ -46,7 +46,7 @@ def test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended(
 
     reconcile(urls)
 
-    assert stores.store.present([done, failed, untouched]) == {untouched}
+    assert stores.store.view.present([done, failed, untouched]) == {untouched}
     assert waiting(stores) == {failed}
     assert keep_books(stores, FLOWS).balanced
 
@@ -90,7 +90,7 @@ def test_a_chain_that_cannot_be_imported_proves_nothing_complete_and_strands_not
     reconcile(urls, chain="no_such_module:chain")
 
     assert (stores.store.count()["available"], stores.store.count()["dead"]) == (1, 1)
-    assert stores.store.present([done]) == {done}
+    assert stores.store.view.present([done]) == {done}
     assert waiting(stores) == {failed}
     assert keep_books(stores, FLOWS).balanced
 
@@ -124,7 +124,7 @@ def test_one_batch_that_cannot_be_settled_holds_up_nothing_else(
         reconcile(urls)
 
     assert sorted(asked.value.conf["ids"]) == names(stores, failed)
-    assert stores.store.expired_batches(0) == ["bad"]
+    assert stores.store.view.expired_batches(0) == ["bad"]
 
 
 def test_trouble_is_told_once_everything_else_is_done(

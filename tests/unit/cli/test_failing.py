@@ -130,10 +130,10 @@ def test_dead_letter_moves_a_waiting_message_with_its_reason(homing: Shell, chai
 
     answer = homing("dead-letter", "m", "--reason", "sent twice")
 
-    (letter,), ((_, _, ref),) = stores.dead_letters.browse(), stores.store.states(["m"])
+    (letter,), ((_, _, ref),) = stores.dead_letters.browse(), stores.store.view.states(["m"])
     assert (answer.code, letter.id, letter.dead_letter_reason) == (0, dead_letter_id("orders", ref.name), "GivenUp")
     assert "sent twice" in str(letter.dead_letter_description)
-    assert stores.store.present(["m"]) == set()
+    assert stores.store.view.present(["m"]) == set()
     assert homing("audit", "--chain", chain).code == 0
 
 

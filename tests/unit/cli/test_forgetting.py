@@ -47,7 +47,7 @@ def test_a_message_is_removed_everywhere_and_what_is_out_of_reach_is_said(
     removed = {"store": 1, "failure store": 0, "dead-letter store": 1, "ledger": 2, "folders of runs": 0}
     assert (answer.code, counts(answer.data)) == (0, removed)
     assert "the destinations it was delivered to: lake" in answer.err
-    for place in ("broker", "backups", "Airflow"):
+    for place in ("broker", "backups", "Airflow", "name it by --work-dir"):
         assert place in answer.err
     assert homing("show", dead).code == 1
     sheet = homing("audit", "--destinations", ",".join(FLOWS), "-o", "json")
@@ -82,9 +82,10 @@ def test_without_a_work_directory_those_of_this_user_are_looked_into(
 ) -> None:
     Path(work_files.WorkDir(str(state), work_files.LocalFiles(), stores.ledger).new_output("run", "me")).mkdir()
 
-    removed = homing.json("forget", failed, "--reason", "asked for")
+    answer = homing("forget", failed, "--reason", "asked for", "-o", "json")
 
-    assert (counts(removed)["folders of runs"], list(state.iterdir())) == (1, [])
+    assert (counts(answer.data)["folders of runs"], list(state.iterdir())) == (1, [])
+    assert f"(looked into {state}): name it by --work-dir" in answer.err
 
 
 def test_a_work_directory_elsewhere_is_reached_by_hadoop_or_nothing_is_said_to_be_forgotten(
@@ -138,8 +139,9 @@ KILLED = """
 import os, signal, sys
 from homing.cli.main import main
 from homing.delivery import work_files
-from homing.stores.sql import SqlLedger, SqlStore
-from homing.stores.sql.tombstones import Tombstones
+from homing.stores.sql import SqlLedger
+from homing.stores.sql.removal import SqlErasure
+from homing.stores.sql.tombstones import SqlTombstones
 
 def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -152,12 +154,12 @@ sys.exit(main(["forget", "x", "--reason", "asked for"]))
 @pytest.mark.parametrize(
     ("place", "step"),
     [
-        ("Tombstones", "begin"),
+        ("SqlTombstones", "begin"),
         ("work_files", "erase"),
-        ("SqlStore", "remove"),
+        ("SqlErasure", "remove"),
         ("SqlLedger", "remove"),
-        ("SqlStore", "scrub"),
-        ("Tombstones", "finish"),
+        ("SqlErasure", "scrub"),
+        ("SqlTombstones", "finish"),
     ],
 )
 def test_a_command_that_was_killed_is_finished_by_the_same_command(

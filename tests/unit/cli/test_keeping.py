@@ -75,7 +75,7 @@ def test_a_bad_duration_removes_nothing(homing: Shell) -> None:
 def test_bench_claim_measures_in_a_store_of_its_own_and_leaves_it_empty(homing: Shell, stores: PipelineStores) -> None:
     stores.store.store("mine")
     assert homing("bench-claim", "--messages", "50", "--dry-run").code == 0
-    assert "bench" not in stores.store.siblings()
+    assert "bench" not in stores.store.access.siblings()
 
     measured = homing.json("bench-claim", "--messages", "50", "--batch-size", "20")
 

@@ -147,7 +147,7 @@ def test_a_store_that_a_typo_names_is_not_found_and_not_made(
     assert (tmp_path / file).exists() == (file == "x.db")
     with open_store(f"sqlite:///{tmp_path}/x.db?store=orders") as store:
         assert isinstance(store, SqlStore)
-        assert "ordres" not in store.siblings()
+        assert "ordres" not in store.access.siblings()
 
 
 def test_a_store_that_cannot_be_counted_is_not_said_to_be_well(homing: Shell) -> None:

@@ -256,7 +256,7 @@ def _refuse(_content: Any) -> None:
 
 def forged(stores: PipelineStores) -> Message:
     """What a producer sends who wants the failure of another message to be believed."""
-    ((_, _, victim),) = stores.store.states(["victim"])
+    ((_, _, victim),) = stores.store.view.states(["victim"])
     said = {"type": "E", "message": "m", "handler": "crm", "stack": "", "attempt": 1}
     message = Message("victim", "forged", sequence_number=victim.sequence)
     record = build_record(message, {}, errors={"crm": said}, done={"lake": 1}, snapshot={}, chain="orders", ref=victim)
@@ -292,7 +292,7 @@ def test_records_of_another_chain_are_refused(stores: PipelineStores, refusing: 
 def test_a_dead_letter_is_called_after_its_store_and_its_message(stores: PipelineStores, refusing: Refusing) -> None:
     letter = by_listener(stores, refusing)
 
-    ((_, _, ref),) = stores.store.states(["m1"])
+    ((_, _, ref),) = stores.store.view.states(["m1"])
     assert letter.id == dead_letter_id("orders", ref.name)
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from homing import open_store
 from homing.delivery import PipelineStores
-from homing.delivery.operations import Operator, Rule, declare
-from homing.stores.sql import OperationEvent, SqlStore
+from homing.delivery.operations import ApprovalRule, Operator, declare
+from homing.operation_log import OperationEvent
+from homing.stores.sql import SqlStore
 from tests.unit.cli.conftest import Shell
 from tests.unit.delivery.conftest import Pipeline
 
@@ -104,7 +105,7 @@ def test_a_replay_that_needs_an_approval_is_not_made_here(
     homing: Shell, chain: str, stores: PipelineStores, many: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRM", "up")
-    declare(stores.store, Rule(2, 3600, "orders_replay"), by=Operator("DAG orders_replay", "airflow"))
+    declare(stores.store, ApprovalRule(2, 3600, "orders_replay"), by=Operator("DAG orders_replay", "airflow"))
 
     refused = homing("replay", "--all", "--chain", chain)
     allowed = [homing("replay", message_id, "--chain", chain) for message_id in many]

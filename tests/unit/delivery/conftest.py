@@ -30,7 +30,7 @@ def ledger(stores: PipelineStores) -> Ledger:
 
 def names(stores: PipelineStores, ids: Collection[str]) -> list[str]:
     """The names of the messages of these ids, as replays are handed them; sorted."""
-    return sorted(ref.name for _, _, ref in stores.store.states(ids))
+    return sorted(ref.name for _, _, ref in stores.store.view.states(ids))
 
 
 def waiting(stores: PipelineStores) -> set[str]:
@@ -61,7 +61,7 @@ class Pipeline:
 
     def ref(self, message_id: str) -> MessageRef:
         """Which message of the store has this id."""
-        found = [ref for _, _, ref in self.stores.store.states([message_id])]
+        found = [ref for _, _, ref in self.stores.store.view.states([message_id])]
         return found[0] if found else MessageRef("", 0, message_id)
 
     def delivered(self, run_id: str, message_id: str, *flows: str, batch_id: str | None = None) -> None:

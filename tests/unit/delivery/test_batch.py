@@ -192,7 +192,7 @@ def test_a_dead_letter_whose_replay_fails_again_stays_a_dead_letter(pipeline: Pi
 
     assert replay.finish_replay() == Settlement(released=1)
     letter = f"orders/{pipeline.ref(message_id).name}"
-    assert pipeline.stores.dead_letters.present([letter]) == {letter}
+    assert pipeline.stores.dead_letters.view.present([letter]) == {letter}
     assert replay.reclaim(replay.unfinished("run")) == 1
 
 
@@ -291,7 +291,7 @@ def test_a_settlement_that_dies_half_way_is_completed_by_the_next(
 
     assert pipeline.batch("run").awaiting_replay() == 1
     assert pipeline.stores.failures.count()["available"] == 1
-    assert pipeline.stores.store.present([message_id]) == set()
+    assert pipeline.stores.store.view.present([message_id]) == set()
 
 
 def crash_on_second_call(store: object, method: str) -> None:
@@ -384,7 +384,7 @@ def test_what_was_put_off_is_not_stranded_and_can_still_be_replayed(pipeline: Pi
     pipeline.batch("run").settle()
     pipeline.batch("asking").put_off([message_id], seconds=60)
 
-    assert pipeline.stores.failures.overdue(-10) == []
+    assert pipeline.stores.failures.view.overdue(-10) == []
     assert pipeline.batch("replay").reclaim([message_id]) == 1
 
 
@@ -436,7 +436,7 @@ def test_two_pipelines_may_share_a_dead_letter_store_and_their_messages_ids(pipe
         assert here.batch("replay").finish_replay() == Settlement(dead_lettered=1)
 
     letters = {f"{stores.store.name}/{Pipeline(stores).ref('1').name}" for stores in (orders, invoices)}
-    assert {row[0] for row in orders.dead_letters.states()} == letters
+    assert {row[0] for row in orders.dead_letters.view.states()} == letters
     again = Pipeline(invoices).batch("replay")
     assert again.reclaim(["1"]) == 1
     assert [head.message_id for head in again.heads()] == ["1"]
@@ -449,8 +449,9 @@ def test_a_dead_letter_store_that_is_away_does_not_hold_up_good_messages(
     def away(*args: object, **kwargs: object) -> None:
         raise StoreUnavailableError("away")
 
-    for method in ("lease_batch", "held_batch", "knows_batch", "present"):
+    for method in ("lease_batch", "held_batch", "knows_batch"):
         monkeypatch.setattr(pipeline.stores.dead_letters, method, away)
+    monkeypatch.setattr(pipeline.stores.dead_letters.view, "present", away)
     batch, (message_id,) = pipeline.claimed("run", 1)
     assert batch.reclaim() == 1
     pipeline.delivered("run", message_id, *FLOWS)

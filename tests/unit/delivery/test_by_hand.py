@@ -290,7 +290,7 @@ def test_giving_up_that_dies_before_the_copy_leaves_the_message_where_it_is(
         with pytest.raises(Crash):
             give_up(stores, ["m"], "no use")
 
-    assert stores.store.present(["m"]) == {"m"}
+    assert stores.store.view.present(["m"]) == {"m"}
     assert keep_books(stores, FLOWS).balanced
 
 

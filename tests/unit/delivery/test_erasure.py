@@ -18,8 +18,7 @@ from homing.errors import ConfigurationError, StillHeldError, WorkDirError
 from homing.ledger import DELIVERED, FAILED, Entry, Ledger
 from homing.message import ACKNOWLEDGED, Message, MessageRef
 from homing.spark.submit import hadoop_shell
-from homing.stores.sql import SqlStore
-from homing.stores.sql.tombstones import Tombstones
+from homing.stores.sql.removal import SqlErasure
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 from tests.unit.delivery.shop import Shop
 
@@ -167,11 +166,11 @@ def test_a_session_goes_on_once_its_failed_message_is_forgotten(database: str) -
 STEPS: dict[str, Callable[[PipelineStores], tuple[object, str]]] = {
     "the tombstone": lambda stores: (stores.ledger.tombstones, "begin"),
     "the work files": lambda stores: (work_files, "erase"),
-    "the message": lambda stores: (stores.store, "remove"),
-    "the failure": lambda stores: (stores.failures, "remove"),
-    "the dead letter": lambda stores: (stores.dead_letters, "remove"),
+    "the message": lambda stores: (stores.store.erasure, "remove"),
+    "the failure": lambda stores: (stores.failures.erasure, "remove"),
+    "the dead letter": lambda stores: (stores.dead_letters.erasure, "remove"),
     "the ledger": lambda stores: (stores.ledger, "remove"),
-    "the scrubbing": lambda stores: (stores.store, "scrub"),
+    "the scrubbing": lambda stores: (stores.store.erasure, "scrub"),
     "the end": lambda stores: (stores.ledger.tombstones, "finish"),
 }
 
@@ -275,13 +274,13 @@ def test_a_message_that_moves_on_meanwhile_is_found_where_it_comes_to(
         stores.store.store({"text": MARK}, id="a")
         shop.run("run", away=True)
         (ref,) = erasure.find(stores, "a")
-        remove = stores.failures.remove
+        remove = stores.failures.erasure.remove
 
         def moved_meanwhile(ids: dict[int, str]) -> int:
             shop.replay("meanwhile", [ref.name], away=True)
             return remove(ids)
 
-        monkeypatch.setattr(stores.failures, "remove", moved_meanwhile)
+        monkeypatch.setattr(stores.failures.erasure, "remove", moved_meanwhile)
 
         assert erasure.forget(stores, [ref], "asked for").rows == {
             "store": 1,
@@ -330,13 +329,13 @@ def test_books_that_are_kept_while_a_message_is_forgotten_miss_nothing(
 ) -> None:
     stores = pipeline.stores
     ref = died(pipeline, work_dir)[MARK]
-    states = stores.failures.states
+    states = stores.failures.view.states
 
     def forgotten_meanwhile() -> Iterator[tuple[str, str, MessageRef]]:
         erasure.forget(stores, [ref], "asked for")
         return states()
 
-    monkeypatch.setattr(stores.failures, "states", forgotten_meanwhile)
+    monkeypatch.setattr(stores.failures.view, "states", forgotten_meanwhile)
 
     books = keep_books(stores, FLOWS)
 
@@ -367,7 +366,7 @@ def test_a_dead_letter_that_another_pipeline_has_under_the_same_id_stays(pipelin
     ref = died(pipeline, work_dir)[MARK]
     (letter,) = [each for each in stores.dead_letters.browse() if MARK in each.id]
     assert letter.sequence_number is not None
-    stores.dead_letters.remove({letter.sequence_number: letter.id})
+    stores.dead_letters.erasure.remove({letter.sequence_number: letter.id})
     stores.dead_letters.store(Message(letter.id, {"somebody": "else's"}))
 
     assert erasure.forget(stores, [ref], "asked for").rows["dead-letter store"] == 0
@@ -432,7 +431,7 @@ def test_a_folder_that_cannot_be_removed_is_an_error(
 
 
 def test_a_tombstone_keeps_its_first_time_and_reason(pipeline: Pipeline) -> None:
-    tombstones: Tombstones = pipeline.stores.ledger.tombstones
+    tombstones = pipeline.stores.ledger.tombstones
     ref = MessageRef("0123456789abcdef", 7, "x")
     tombstones.begin([ref], "first")
     (first,) = tombstones.all()
@@ -449,8 +448,8 @@ def test_a_tombstone_keeps_its_first_time_and_reason(pipeline: Pipeline) -> None
 def test_a_sqlite_file_is_rewritten_once_for_all_stores_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/x.db"
     scrubbed: list[str] = []
-    scrub = SqlStore.scrub
-    monkeypatch.setattr(SqlStore, "scrub", lambda self, names: (scrubbed.extend(names), scrub(self, names))[1])
+    scrub = SqlErasure.scrub
+    monkeypatch.setattr(SqlErasure, "scrub", lambda self, names: (scrubbed.extend(names), scrub(self, names))[1])
     with open_pipeline_stores(f"{url}?store=orders", f"{url}?store=dead") as stores:
         stores.store.store(1, id="x")
         erasure.forget(stores, erasure.find(stores, "x"), "asked for")

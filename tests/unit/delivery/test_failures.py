@@ -41,10 +41,10 @@ def test_a_batch_that_was_left_behind_is_found_once_its_lease_has_ended(pipeline
     store.store(2, id="unclaimed")
     store.lease_batch(1, batch_id="short", lease=0.001)
 
-    assert store.expired_batches(3600) == []
-    assert store.expired_batches(0) == ["short"]
-    assert store.batches_of([message_id, "unknown"]) == {message_id: "held"}
-    assert {"orders"} <= set(store.siblings())
+    assert store.view.expired_batches(3600) == []
+    assert store.view.expired_batches(0) == ["short"]
+    assert store.view.batches_of([message_id, "unknown"]) == {message_id: "held"}
+    assert {"orders"} <= set(store.access.siblings())
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"since": LATE, "until": EARLY}])

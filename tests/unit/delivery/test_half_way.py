@@ -34,7 +34,7 @@ def test_an_acknowledged_copy_of_the_same_message_makes_way(shop: Shop, place: s
     if place == "dead_letters":
         shop.run("run", away=True)
     target = getattr(shop.stores, place)
-    ((_, _, ref),) = shop.stores.store.states(["x"])
+    ((_, _, ref),) = shop.stores.store.view.states(["x"])
     left = dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
     target.store("left behind", id=left)
     target.settle(target.claim(1))
@@ -123,7 +123,7 @@ def test_something_else_under_the_id_of_a_copy_is_not_taken_for_the_copy(shop: S
     shop.stores.store.store_many([Message("x", "x"), Message("y", "y")])
     if place == "dead_letters":
         shop.run("run", away=True)
-    ((_, _, ref),) = shop.stores.store.states(["x"])
+    ((_, _, ref),) = shop.stores.store.view.states(["x"])
     taken = dead_letter_id("orders", ref.name) if place == "dead_letters" else ref.name
     getattr(shop.stores, place).store("somebody else's", id=taken)
 
@@ -133,5 +133,5 @@ def test_something_else_under_the_id_of_a_copy_is_not_taken_for_the_copy(shop: S
         assert shop.replay("replay", ["x", "y"], away=True) == Settlement(dead_lettered=1, released=1)
 
     waits, name = (shop.stores.store, "x") if place == "failures" else (shop.stores.failures, ref.name)
-    assert waits.present([name]) == {name}
+    assert waits.view.present([name]) == {name}
     assert shop.books().balanced

@@ -96,7 +96,7 @@ def test_a_table_made_anew_beside_its_old_ledger_delivers_what_it_takes_in(shop:
     drop(shop.stores.store)
     with opened(f"{database}?store=orders", f"{database}?store=dead") as anew:
         anew.stores.store.store("after", id="order-1")
-        assert next(iter(anew.stores.store.states()))[2].sequence == 1
+        assert next(iter(anew.stores.store.view.states()))[2].sequence == 1
 
         # Also a process that has the store open since before the table was made anew.
         assert shop.run("run 2").acknowledged == 1
@@ -124,7 +124,7 @@ def test_every_table_has_its_own_identity_which_goes_with_each_row(shop: Shop) -
         connection.execute(sa.text("insert into homing_orders (id, message) values ('b', 'by plain SQL')"))
     shop.stores.failures.store("elsewhere", id="a")
 
-    (one, two), (other,) = shop.stores.store.states(), shop.stores.failures.states()
+    (one, two), (other,) = shop.stores.store.view.states(), shop.stores.failures.view.states()
 
     assert one[2].table_id == two[2].table_id != other[2].table_id
     assert len(one[2].table_id) == len(other[2].table_id) == 16
@@ -179,7 +179,7 @@ def test_people_are_told_of_each_message_of_an_id(shop: Shop) -> None:
 def test_a_message_can_be_asked_for_by_its_name(shop: Shop) -> None:
     shop.stores.store.store("v1", id="x")
     shop.run("run 1", away=True)
-    ((_, _, ref),) = shop.stores.store.states()
+    ((_, _, ref),) = shop.stores.store.view.states()
 
     assert [story.outcome for story in tell(shop.stores, ["crm"], ids=[ref.name])] == ["failed, to be replayed"]
     assert shop.batch("replay").unknown([ref.name, "nobody"], None) == ["message nobody"]
@@ -215,7 +215,7 @@ def test_a_name_fits_where_an_id_fits_and_is_of_one_message(shop: Shop, length: 
 
 def test_an_id_that_looks_like_the_name_of_another_message_takes_no_ones_place(shop: Shop) -> None:
     shop.stores.store.store("v1", id="x")
-    ((_, _, ref),) = shop.stores.store.states()
+    ((_, _, ref),) = shop.stores.store.view.states()
     with shop.stores.store._database._engine.begin() as connection:
         forged = sa.text("insert into homing_orders (id, message, table_id) values (:id, 'forged', '')")
         connection.execute(forged, {"id": ref.name})

@@ -16,9 +16,9 @@ from homing.delivery.intake import take_in
 from homing.errors import TooLargeError
 from homing.ledger import FAILED, Entry
 from homing.message import Message, MessageRef
+from homing.scans import ALL
 from homing.stores import open_store
 from homing.stores.sql import SqlStore, due_query
-from homing.stores.sql.scans import ALL
 from tests.servers import MariaDB, PostgreSQL
 
 PACKET = 4 * 2**20
@@ -75,7 +75,7 @@ def test_nine_megabytes_on_mariadbs_defaults_and_its_neighbours_end_as_dead_lett
 
         fail_to_the_end(stores)
 
-        letters = list(stores.dead_letters.look())
+        letters = list(stores.dead_letters.view.look())
         assert sorted(len(letter.content["message"]["body"]) for letter in letters) == [5, 9_000_000]
         assert {len(failure.errors) for failure in select(stores, Selection())} == {1}
 
@@ -146,7 +146,7 @@ def test_what_plain_sql_wrote_and_is_too_large_to_be_moved_is_dead_where_it_is_a
     small_packets(64 * 2**20)
     with opened(url) as stores:
         assert Batch(stores, "later", ["crm"], chain="orders").move_dead() == 1
-        letters = {letter.content["message"]["id"]: letter for letter in stores.dead_letters.look()}
+        letters = {letter.content["message"]["id"]: letter for letter in stores.dead_letters.view.look()}
         assert letters["giant"].content["message"]["body"] == '"' * 3_000_000
     engine.dispose()
 
@@ -210,8 +210,8 @@ def test_pages_have_a_portion_at_most_and_leave_nothing_out(database: str) -> No
         pages = list(stores.store.scans().message_pages(0, 2**62, which=ALL))
         assert [len(page) for page in pages] == [2, 1, 1, 3, 1, 1]
 
-        assert [message.id for message in stores.store.look()] == [*ids, headed]
-        assert {message.id for message in stores.store.look(ids)} == set(ids)
+        assert [message.id for message in stores.store.view.look()] == [*ids, headed]
+        assert {message.id for message in stores.store.view.look(ids)} == set(ids)
         batch = Batch(stores, "run", ["crm"], chain="orders")
         batch.claim(100)
         (held,) = batch.held()

@@ -26,8 +26,9 @@ from homing.delivery.operations import (
     read_operations,
 )
 from homing.errors import StoreError
+from homing.operation_log import OperationEvent
 from homing.stores import open_store
-from homing.stores.sql import OperationEvent, SqlStore
+from homing.stores.sql import SqlStore
 
 ALICE = Operator("alice@desk", "homing")
 

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,6 +67,28 @@ def test_a_level_that_everybody_can_write_to_is_refused_unless_only_owners_repla
         make_private_folder(above / "mine")
 
     assert (above / "mine").exists() is not refused
+
+
+@pytest.mark.parametrize(("others", "members"), [([], []), ([4242], []), ([], ["another"])])
+def test_a_level_that_ones_own_group_can_write_to_is_refused_when_other_users_are_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[int], members: list[str]
+) -> None:
+    """Many systems give each user a group, and some give all users the same one."""
+    group = tmp_path.stat().st_gid or 1  # root's group is nobody's
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above").chmod(0o775)
+    os.chown(tmp_path / "above", -1, group)
+    users = [SimpleNamespace(pw_uid=uid, pw_gid=group) for uid in (os.geteuid(), *others)]
+    monkeypatch.setattr("os.getegid", lambda: group)
+    monkeypatch.setattr("pwd.getpwall", lambda: users)
+    monkeypatch.setattr("pwd.getpwnam", lambda _: SimpleNamespace(pw_uid=4242))
+    monkeypatch.setattr("grp.getgrgid", lambda _: SimpleNamespace(gr_mem=members))
+
+    if others or members:
+        with pytest.raises(WorkDirError, match=f"by group {group}"):
+            make_private_folder(tmp_path / "above" / "mine")
+    else:
+        make_private_folder(tmp_path / "above" / "mine")
 
 
 def test_a_link_of_ones_own_is_followed_and_where_it_leads_is_looked_at(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_process_and_deliver_go_on_without_it(pipeline: Pipeline, fail_over: Fai
         pipeline.failed("run", bad, "crm")
         assert batch.acknowledge_complete() == 1
         assert batch.settle() == Settlement(failed=1)
-        assert len(pipeline.stores.failures.present([pipeline.ref(bad).name])) == 1
+        assert len(pipeline.stores.failures.view.present([pipeline.ref(bad).name])) == 1
 
 
 def test_a_run_in_whose_middle_it_becomes_read_only_settles_everything_else(
@@ -81,7 +81,7 @@ def test_a_run_in_whose_middle_it_becomes_read_only_settles_everything_else(
         assert [held.store.name for held in replay.held()] == ["orders_failures", "orders_dead"]
         assert replay.acknowledge_complete() == 0
         assert replay.settle() == Settlement()
-        assert pipeline.stores.failures.present([pipeline.ref(failed).name]) == set()
+        assert pipeline.stores.failures.view.present([pipeline.ref(failed).name]) == set()
         assert pipeline.stores.dead_letters.count()["leased"] == 1
     # And when it may be written again, the rest.
     assert replay.settle() == Settlement(acknowledged=1)
@@ -98,7 +98,7 @@ def test_what_is_to_be_dead_lettered_waits_where_it_is(pipeline: Pipeline, fail_
     with fail_over.only_reading():
         with pytest.raises(StoreUnavailableError, match="read-only"):
             replay.finish_replay()
-        assert len(pipeline.stores.failures.present([pipeline.ref(message_id).name])) == 1
+        assert len(pipeline.stores.failures.view.present([pipeline.ref(message_id).name])) == 1
     assert replay.finish_replay() == Settlement(dead_lettered=1)
     assert pipeline.stores.dead_letters.count()["available"] == 1
 

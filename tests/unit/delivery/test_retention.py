@@ -73,7 +73,7 @@ def test_a_message_that_failed_keeps_its_ledger_wherever_it_is(pipeline: Pipelin
     letter = dead_letter_id("orders", ref.name)
     (found,) = stores.dead_letters.browse(ids=[letter])
     assert found.sequence_number is not None
-    stores.dead_letters.remove({found.sequence_number: letter})
+    stores.dead_letters.erasure.remove({found.sequence_number: letter})
     assert trim_ledger(stores, 0) == 0
     assert set(stores.ledger.known([failed])[ref]) == {"lake", "crm"}
 
@@ -135,7 +135,7 @@ def test_who_dies_between_message_and_ledger_leaves_what_the_next_one_removes(
     crash(stores.ledger, "remove")
     with pytest.raises(Crash):
         tidy_up(stores)
-    assert (list(stores.store.states()), len(stores.ledger.known([message_id]))) == ([], 1)
+    assert (list(stores.store.view.states()), len(stores.ledger.known([message_id]))) == ([], 1)
     assert keep_books(stores, FLOWS).balanced
 
     tidy_up(stores)
@@ -174,7 +174,7 @@ def test_a_run_that_is_settled_removes_what_is_old_and_no_more(database: str) ->
         batch.settle()
 
         assert [ref for ref in refs if ref in stores.ledger.known([done, failed])] == [refs[1]]
-        assert list(stores.store.states()) == []
+        assert list(stores.store.view.states()) == []
         assert len(stores.failures.browse()) == 1
 
 

@@ -23,7 +23,7 @@ from homing.cli.main import main
 from homing.delivery import keep_books, open_pipeline_stores
 from homing.errors import ConfigurationError, NotPermittedError, StoreError, StoreUnavailableError
 from homing.listener import ListenerConfig, StoreListener
-from homing.stores.sql.roles import ROLES
+from homing.pipeline_store import ROLES
 from tests.servers import PostgreSQL
 from tests.unit.cli.conftest import CHAIN, Answer
 from tests.unit.delivery.conftest import FLOWS, Pipeline

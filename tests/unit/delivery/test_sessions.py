@@ -208,7 +208,7 @@ def test_who_is_killed_between_copy_and_acknowledgement_lets_nothing_overtake(
     let_leases_run_out(pipeline.stores.store)
 
     assert claim(pipeline, "other") == [], "not the message itself, whose copy is to be replayed, nor the next one"
-    assert pipeline.stores.store.expired_batches(1) == ["run"]
+    assert pipeline.stores.store.view.expired_batches(1) == ["run"]
     assert pipeline.batch("run").settle().failed == 1  # as homing_reconcile does
     assert claim(pipeline, "another") == []
 

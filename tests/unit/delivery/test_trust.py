@@ -26,7 +26,7 @@ def shop(database: str) -> Iterator[Shop]:
 
 def forged(shop: Shop) -> Message:
     """A message that says it is the record of somebody else's failure, who has it all delivered but for nothing."""
-    ((_, _, victim),) = shop.stores.store.states(["victim"])
+    ((_, _, victim),) = shop.stores.store.view.states(["victim"])
     said = {"type": "E", "message": "m", "handler": "crm", "stack": "", "attempt": 1}
     message = Message("victim", "forged", sequence_number=victim.sequence)
     record = build_record(

@@ -63,7 +63,7 @@ def spark_as(monkeypatch: pytest.MonkeyPatch, master: str | None) -> None:
 def record(stores: PipelineStores, number: int) -> None:
     """The first so many messages are delivered already."""
     fence = stores.ledger.open_step("run", "earlier", 600)
-    known = list(stores.store.states())[:number]
+    known = list(stores.store.view.states())[:number]
     stores.ledger.record(fence, [Entry(ref, "crm", DELIVERED, batch_id="run") for _, _, ref in known])
 
 

@@ -171,7 +171,7 @@ def test_what_is_only_begun_is_not_said_to_have_failed_no_more(module: Any, stor
     held = store.lease_batch(1, batch_id="run-1", lease=60)
     assert held is not None
     url, fence = f"sqlite:///{tmp_path}/orders.db?store=orders", store.ledger().open_step("run-1", "process", 60)
-    ((_, _, ref),) = store.states()
+    ((_, _, ref),) = store.view.states()
     error = {"type": "ValueError", "message": "no", "handler": "passed", "stack": "", "attempt": 1}
     store.ledger().record(fence, [Entry(ref, SOURCE_FLOW, FAILED, error=error, batch_id="run-1")])
     task = Task("orders_in_batches:begun", url, fence)

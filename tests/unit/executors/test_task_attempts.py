@@ -91,7 +91,7 @@ def deliver(task: Task, batches: Iterator[pa.RecordBatch]) -> None:
 def assert_counted(store: SqlStore, module: Any) -> None:
     """One row per message, with as many deliveries as were made."""
     made = Counter(module.calls)
-    ids = [message_id for message_id, _, _ in store.states()]
+    ids = [message_id for message_id, _, _ in store.view.states()]
     entries = store.ledger().entries(ids)
     assert [list(entries[message_id]) for message_id in ids] == [["crm"]] * len(ids)
     counted = [entries[message_id]["crm"].deliveries for message_id in ids]

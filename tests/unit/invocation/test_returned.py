@@ -17,7 +17,7 @@ from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.local_runner import replay_here
 from homing.errors import HandlerError
 from homing.invocation.batch_result import read_returned
-from homing.invocation.invalid_return import fault_in_return
+from homing.invocation.invalid_return import find_return_fault
 from homing.ledger import FAILED
 from homing.pipeline import Drop, MessageContext
 from tests.flows import deliver_many
@@ -88,12 +88,12 @@ def until(true: Callable[[], Any]) -> None:
 
 
 def test_what_shows_that_the_work_is_done_is_a_result() -> None:
-    assert [fault_in_return(result) for result in FINE] == [None] * len(FINE)
+    assert [find_return_fault(result) for result in FINE] == [None] * len(FINE)
 
 
 def test_a_coroutine_that_nobody_awaited_is_refused_and_closed() -> None:
     coroutine = _coroutine()
-    assert "was not awaited" in str(fault_in_return(coroutine))
+    assert "was not awaited" in str(find_return_fault(coroutine))
     with pytest.raises(RuntimeError, match="cannot reuse"):
         coroutine.send(None)
 

@@ -93,7 +93,7 @@ def test_whole_policy_takes_the_place_of_its_short_form() -> None:
 def test_what_is_no_store_is_refused(plain: Any) -> None:
     with pytest.raises(ConfigurationError, match="dead_letter_store"):
         ListenerConfig(dead_letter_store="dead")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="listens to a Store"):
+    with pytest.raises(ConfigurationError, match="listens to must be a store"):
         StoreListener("orders")  # type: ignore[arg-type]
 
 

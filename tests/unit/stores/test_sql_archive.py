@@ -62,7 +62,7 @@ def test_an_acknowledged_message_is_archived_and_counted(store: SqlStore, engine
     assert store.count() == {**dict.fromkeys(store.count(), 0), "acknowledged": 2, "available": 1}
     assert [message.content for message in store.browse(state="acknowledged")] == ["a", "b"]
     assert [message.content for message in store.browse()] == ["a", "b", "c"]
-    assert [state for _, state, _ in store.states()] == ["acknowledged", "acknowledged", "available"]
+    assert [state for _, state, _ in store.view.states()] == ["acknowledged", "acknowledged", "available"]
     with engine.connect() as connection:
         assert connection.execute(sa.text("select count(*) from homing_orders")).scalar() == 1
         where = "where time_acked is not null and time_next is null and lock_token is null"
@@ -179,7 +179,7 @@ def test_a_consumer_killed_while_it_archives_leaves_each_message_once(url: str) 
     process.wait()
 
     with opened(url) as store:
-        ids = [message_id for message_id, _, _ in store.states()]
+        ids = [message_id for message_id, _, _ in store.view.states()]
         assert len(ids) == len(set(ids)) == 2000
         assert store.count()["acknowledged"] >= 100
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -491,7 +492,7 @@ def test_properties_set_at_the_same_time_are_all_set(database: str) -> None:
             store.configure(**{name: None for change in changes for name in change})
             list(pool.map(lambda change: store.configure(**change), changes))
 
-            now = store.configure(max_deliveries=4).as_dict()
+            now = asdict(store.configure(max_deliveries=4))
             assert {name: now[name] for change in changes for name in change} == {
                 name: value for change in changes for name, value in change.items()
             }

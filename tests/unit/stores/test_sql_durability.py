@@ -68,7 +68,7 @@ def test_what_was_confirmed_is_there_after_everything_is_killed(forgetful: Postg
         kill_everything(forgetful)
     engine.dispose()
     with opened(url) as store:
-        assert store.present(ids) == set(ids)
+        assert store.view.present(ids) == set(ids)
 
 
 @pytest.mark.services
@@ -85,7 +85,7 @@ def test_what_was_stored_in_a_transaction_of_ones_own_is_there_too(forgetful: Po
         kill_everything(forgetful)
     engine.dispose()
     with opened(url) as store:
-        assert store.present(ids) == set(ids)
+        assert store.view.present(ids) == set(ids)
 
 
 @pytest.mark.services

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from homing import Message
+from homing.row import NEEDED, PLAIN, READ
 from homing.store import CRASHED
 from homing.stores.sql import SqlStore, rows
 from homing.stores.sql.schema import messages_table
@@ -103,14 +104,14 @@ def test_the_database_and_the_reader_agree_on_what_is_fresh(store: SqlStore, eng
 
     with engine.connect() as connection:
         *values, beyond = connection.execute(
-            sa.select(*(table.c[name] for name in rows.READ), rows.beyond_fresh(table))
+            sa.select(*(table.c[name] for name in READ), rows.beyond_fresh(table))
         ).one()
 
     assert rows.is_fresh(tuple(values)) == (beyond is None) == (touched == "fresh")
 
 
 def test_rows_are_told_apart_by_how_many_values_they_have() -> None:
-    assert rows.FRESH_ROW not in (len(rows.NEEDED), len(rows.PLAIN), len(rows.READ))
+    assert rows.FRESH_ROW not in (len(NEEDED), len(PLAIN), len(READ))
 
 
 def test_plain_sql_that_leaves_a_lease_on_a_fresh_message_is_a_crash(store: SqlStore, engine: sa.Engine) -> None:

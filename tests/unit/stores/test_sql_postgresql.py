@@ -226,7 +226,7 @@ def _finish_dead(store: SqlStore, held: list[Message]) -> None:
 
 
 def _batches_of(store: SqlStore, held: list[Message]) -> None:
-    assert store.batches_of([message.id for message in held]) == {}
+    assert store.view.batches_of([message.id for message in held]) == {}
 
 
 @pytest.mark.parametrize("acknowledged", ["kept", "removed"])

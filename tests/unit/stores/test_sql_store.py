@@ -257,12 +257,12 @@ def test_forgetting_is_fenced_by_the_lease_and_all_or_none(store: SqlStore, cloc
         store.forget_batch(late, ids)
     with pytest.raises(LeaseLostError):
         store.forget_batch(current, [*ids, "somebody else's"])
-    assert store.present(ids) == set(ids)
+    assert store.view.present(ids) == set(ids)
     clock.advance(31)
     with pytest.raises(LeaseLostError):
         store.forget_batch(current, ids)
 
-    assert store.present(ids) == set(ids)
+    assert store.view.present(ids) == set(ids)
 
 
 def test_messages_claimed_by_id_are_those_nobody_else_holds(store: SqlStore, other: SqlStore) -> None:
@@ -303,7 +303,7 @@ def test_only_what_is_dead_is_finished_as_dead(store: SqlStore) -> None:
 
     store.finish_dead([waiting, held])
 
-    assert store.present([waiting, held]) == {waiting, held}
+    assert store.view.present([waiting, held]) == {waiting, held}
 
 
 def test_who_lost_a_batch_neither_renews_nor_blames_nor_reads_its_messages(store: SqlStore, clock: Clock) -> None:
@@ -335,7 +335,7 @@ def test_the_parts_of_a_batch_are_the_whole_batch(store: SqlStore) -> None:
     held = store.lease_batch(100, batch_id="run 1", lease=10)
     assert held is not None
 
-    ranges = store.batch_ranges(held, 3)
+    ranges = store.scans().batch_ranges(held, 3)
     parts = [[row["id"] for row in store.batch_rows(held, after=a, upto=b, page=7)] for a, b in ranges]
 
     assert len(parts) == 3

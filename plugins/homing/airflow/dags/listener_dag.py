@@ -17,9 +17,9 @@ from homing.airflow.task_notes import note
 from homing.airflow.triggers.store import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
+from homing.store import COUNT
 from homing.store_ref import URL, StoreRef
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 #: Seconds after which a run that never comes to rest ends, so that a newer DAG file takes effect.
 LONGEST_RUN = 600.0
@@ -47,7 +47,7 @@ class ListenOperator(BaseOperator):
 
     def execute(self, context: Any, event: Any = None) -> dict[str, int]:
         with open_store(find_url(self.listening.store)) as store:
-            if isinstance(store, SqlStore):
+            if COUNT in store.features:
                 metrics.oldest_age(store)
             due = store.has_due(**self.listening.config.share)
             if due or (due is None and event):

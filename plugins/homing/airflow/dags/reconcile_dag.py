@@ -43,7 +43,7 @@ class ReconcileOperator(BaseOperator):
         name, flows = self._chain()
         troubles: list[Exception] = []
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
-            for batch_id in stores.store.expired_batches(self.after):
+            for batch_id in stores.store.view.expired_batches(self.after):
                 with self._keeping(troubles, f"batch {batch_id} was not settled"):
                     self._settle(Batch(stores, batch_id, flows, chain=name))
             dead = 0
@@ -52,7 +52,7 @@ class ReconcileOperator(BaseOperator):
                 with self._keeping(troubles, "what the store gave up was not dead-lettered"):
                     dead = sweep.move_dead()
             tidy_up(stores)
-            stranded = stores.failures.overdue(self.after)
+            stranded = stores.failures.view.overdue(self.after)
             self._measure(stores, flows, dead)
         found = f"{len(stranded)} stranded failures, {dead} given up by the store"
         note(self, context, f"{self.pipeline.name}: {found}, {len(troubles)} troubles.")

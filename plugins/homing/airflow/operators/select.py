@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from homing.airflow import manual_replay, metrics
 from homing.airflow.pipeline_config import PipelineConfig
-from homing.airflow.serialized_dag import FIELD, serialized_pipeline
+from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note
 from homing.airflow.xcoms import PLAN, read_names
 from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores
@@ -66,7 +66,7 @@ class SelectOperator(BaseOperator):
     def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
 
     def execute(self, context: Any) -> list[str]:
         params = context["params"]
@@ -111,7 +111,7 @@ class ApproveReplayOperator(ApprovalOperator):
     def __init__(self, *, pipeline: PipelineConfig, ids: Any, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
         self.ids = ids
 
     def execute(self, context: Any) -> Any:

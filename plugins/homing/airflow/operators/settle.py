@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import DagRunTriggerException
 from homing.airflow import manual_replay, metrics
 from homing.airflow.links import MessagesLink, ReplayLink
 from homing.airflow.pipeline_config import PipelineConfig
-from homing.airflow.serialized_dag import FIELD, serialized_pipeline
+from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.delivery import Settlement, open_pipeline_stores, work_files
 from homing.delivery.batch import STRANDED_AFTER
@@ -29,7 +29,7 @@ class SettleOperator(BaseOperator):
     def __init__(self, *, pipeline: PipelineConfig, replay_dag_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
         self.replay_dag_id = replay_dag_id or pipeline.replay_dag_id
         self.replay_run = ""
 
@@ -76,7 +76,7 @@ class SettleReplayOperator(BaseOperator):
     def __init__(self, *, pipeline: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)

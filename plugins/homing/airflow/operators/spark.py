@@ -16,7 +16,7 @@ from airflow.sdk.log import mask_secret
 from homing.airflow import manual_replay, metrics
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline_config import PipelineConfig
-from homing.airflow.serialized_dag import FIELD, serialized_pipeline
+from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.delivery import Batch, open_pipeline_stores
@@ -47,7 +47,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         # Another try starts another job, which takes over what is left; it is not to wait for the one it replaces.
         super().__init__(**{"durable": False, "conn_id": pipeline.spark_conn_id, **kwargs, "conf": conf})
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
         self.spark_application = ""
         self._show_spark_ui: Callable[[str], None] = lambda _: None
         self._client: subprocess.Popen[str] | None = None

@@ -14,7 +14,7 @@ from homing.airflow import metrics
 from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline_config import PipelineConfig, run_key
-from homing.airflow.serialized_dag import FIELD, serialized_pipeline
+from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.triggers.store import StoreTrigger
 from homing.constraints import partition_numbers
@@ -23,10 +23,11 @@ from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
 from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
+from homing.pipeline_store import is_pipeline_store
 from homing.spark.submit import hadoop_shell
+from homing.store import Store
 from homing.store_ref import StoreRef
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class StoreSensor(BaseSensorOperator):
         self._waits = timedelta(seconds=kwargs["timeout"]) if "timeout" in kwargs else None
         super().__init__(**{"poke_interval": self.polling_interval, **kwargs})
         self.pipeline = pipeline
-        self.homing_pipeline = serialized_pipeline(pipeline)
+        self.homing_pipeline = describe_pipeline(pipeline)
         self.store = None if store is None else StoreRef(store)
         self.batch_size = pipeline.batch_size if pipeline else batch_size
         self.lease = pipeline.lease if pipeline else lease
@@ -141,7 +142,7 @@ class StoreSensor(BaseSensorOperator):
                 work_files.require(self.pipeline.work_folder, hadoop_shell)
             return Claim(batch.store_name, batch.claim(self.batch_size, self.lease, partitions=self.partitions), known)
 
-    def _take_in(self, reference: str | StoreRef, target: SqlStore) -> None:
+    def _take_in(self, reference: str | StoreRef, target: Store) -> None:
         """The broker hears of it only after the commit; whatever dies in between, it comes again. While the broker is
         away, what is in the pipeline's store already goes on; while that takes nothing, the task is tried again."""
         try:
@@ -155,7 +156,7 @@ class StoreSensor(BaseSensorOperator):
     def _claim_of_store(self, key: str) -> Claim:
         assert self.store is not None
         with open_store(find_url(self.store)) as store:
-            if not isinstance(store, SqlStore):
+            if not is_pipeline_store(store):
                 raise UnsupportedError(
                     f"a batch in store {store.name!r} would not outlive its task: take it in with the source= of a "
                     "delivery_dag, or use listener_dag"

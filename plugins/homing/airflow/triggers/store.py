@@ -16,10 +16,10 @@ from asgiref.sync import sync_to_async
 from homing.airflow.hooks.store import find_url
 from homing.airflow.triggers.wake_up import WakeUpCall
 from homing.errors import StoreUnavailableError
+from homing.pipeline_store import is_pipeline_store
 from homing.store import WAKE_UP, Store
 from homing.store_ref import StoreRef
 from homing.stores import open_store
-from homing.stores.sql import SqlStore
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class StoreTrigger(BaseTrigger):
                 for reference in (self.store, self.source)
                 if reference is not None
             ]
-            if self.pipeline and isinstance(stores[0], SqlStore):
+            if self.pipeline and is_pipeline_store(stores[0]):
                 opened.enter_context(stores[0].failures())
             call = opened.enter_context(WakeUpCall(stores, self.polling_interval))
             began = looked = time.monotonic()

@@ -18,13 +18,11 @@ from homing.stores.servicebus.bodies import (
     ID,
     PARTITION,
     PRIORITY,
-    drop_reason,
     raw_body,
     read_body,
+    read_fields,
     read_properties,
-    write_body,
-    write_life,
-    write_properties,
+    write_message,
 )
 
 _STATES = {ServiceBusMessageState.DEFERRED: DEFERRED, ServiceBusMessageState.SCHEDULED: SCHEDULED}
@@ -32,11 +30,10 @@ _STATES = {ServiceBusMessageState.DEFERRED: DEFERRED, ServiceBusMessageState.SCH
 
 def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
     """A new message with an id, so that the service can detect a duplicate when it is sent again."""
-    body, encoding = write_body(message.body)
-    properties: dict[Any, Any] = {**message.application_properties, ENCODING: encoding}
-    outgoing = ServiceBusMessage(
-        body,
-        application_properties=write_properties(properties),
+    return write_message(
+        message.body,
+        message.application_properties,
+        None if message.time_to_live is None else timedelta(seconds=message.time_to_live),
         session_id=message.session_id,
         message_id=message.message_id or new_id(),
         scheduled_enqueue_time_utc=at,
@@ -48,18 +45,14 @@ def to_sdk(message: Message, at: datetime | None = None) -> ServiceBusMessage:
         reply_to=message.reply_to,
         reply_to_session_id=message.reply_to_session_id,
     )
-    write_life(outgoing, None if message.time_to_live is None else timedelta(seconds=message.time_to_live))
-    return outgoing
 
 
 def to_bus(
     received: ServiceBusReceivedMessage, locked_until: datetime | None, *, dead_letter_of: str | None = None
 ) -> Message:
     """The message as a receiver of the bus gets it; locked, unless it cannot be settled."""
-    properties = read_properties(received)
+    properties = read_properties(received, dead_letter_of)
     encoding = properties.pop(ENCODING, None)
-    if dead_letter_of is not None:
-        drop_reason(properties)
     life, message_id = received.time_to_live, properties.pop(ID, received.message_id)
     try:
         body = read_body(received, encoding)
@@ -70,16 +63,10 @@ def to_bus(
         body=body,
         content_type=received.content_type or "",
         message_id=None if message_id is None else str(message_id),
-        to=received.to,
-        reply_to=received.reply_to,
         reply_to_session_id=received.reply_to_session_id,
         label=received.subject,
-        session_id=received.session_id,
-        correlation_id=None if received.correlation_id is None else str(received.correlation_id),
-        partition_key=received.partition_key,
         time_to_live=None if life is None else life.total_seconds(),
         application_properties=properties,
-        sequence_number=received.sequence_number,
         lock_token=None if locked_until is None else str(received.lock_token),
         locked_until=locked_until,
         # The service counts the deliveries before this one.
@@ -88,8 +75,8 @@ def to_bus(
         enqueued_sequence_number=received.enqueued_sequence_number,
         dead_letter_error_description=received.dead_letter_error_description,
         dead_letter_reason=received.dead_letter_reason,
-        dead_letter_source=received.dead_letter_source or dead_letter_of,
         state=_STATES.get(received.state, ACTIVE),
+        **read_fields(received, dead_letter_of),
     )
 
 

@@ -25,11 +25,9 @@ from homing.bus.rules import copies
 from homing.errors import ConfigurationError, NoSuchEntityError, UnstorableContentError
 from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
+from homing.row import NANOSECONDS, envelope, refuse_bad_text
 from homing.store import EXPIRED
-from homing.stores.sql import SqlStore
-from homing.stores.sql.database import NANOSECONDS
-from homing.stores.sql.rows import envelope, refuse_bad_text, to_row
-from homing.stores.sql.store import open_sql_store
+from homing.stores.database import SqlStore, open_sql_store
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +196,8 @@ class EmbeddedBroker(Broker):
         becomes a dead letter: one such message must not delay the next ones."""
         try:
             kept = self._kept(place, copy, hops)
-            to_row(kept, 0)
+            if (refusal := self.store_of(place).refusal(kept)) is not None:
+                raise refusal
         except (ArithmeticError, UnstorableContentError) as error:
             copy = _explained(original, UNFIT, str(error), place)
             kept = self._kept(place, copy, hops)

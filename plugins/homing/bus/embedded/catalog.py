@@ -16,8 +16,8 @@ from homing.bus.rules import DEFAULT_RULE, CorrelationFilter, FalseFilter, Filte
 from homing.errors import EntityExistsError, NoSuchEntityError
 from homing.ids import random_hex
 from homing.message import JSON, decode, encode_json
-from homing.stores.sql.database import NANOSECONDS, Database
-from homing.stores.sql.schema import Key, registry_table, table_name
+from homing.row import NANOSECONDS
+from homing.stores.database import Key, drop_store, open_database
 
 Result = TypeVar("Result")
 
@@ -76,9 +76,8 @@ class Catalog:
     """The tables of the catalog. Each method that takes a connection runs in the caller's transaction."""
 
     def __init__(self, url: URL) -> None:
-        self._entities, self._holds, self._registry = _entities(), _holds(), registry_table()
-        self.database = Database(url, "bus")
-        self.database.require(self._entities, self._holds)
+        self._entities, self._holds = _entities(), _holds()
+        self.database = open_database(url, "bus", self._entities, self._holds)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -172,9 +171,9 @@ class Catalog:
 
     def _drop(self, connection: Connection, stores: list[str]) -> None:
         # After the entities are gone: a process that still has one open gets an error about a missing table.
-        for name in (table_name(name) for store in stores for name in (store, dead_store(store))):
-            connection.execute(self._registry.delete().where(self._registry.c.name == name))
-            sa.Table(name, sa.MetaData()).drop(connection, checkfirst=True)
+        for store in stores:
+            drop_store(connection, store)
+            drop_store(connection, dead_store(store))
 
     # -- holding a session, or the right to pass on ------------------------------------------------------------
 

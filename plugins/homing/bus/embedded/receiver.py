@@ -21,8 +21,8 @@ from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError
 from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.stores.sql import SqlStore
-from homing.stores.sql.rows import from_nanoseconds
+from homing.row import from_nanoseconds
+from homing.stores.database import SqlStore
 
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker

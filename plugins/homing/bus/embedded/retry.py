@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from homing.bus.options import RetryOptions
 from homing.errors import StoreUnavailableError
-from homing.stores.sql.timeouts import limited_to
+from homing.stores.database import limited_to
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from homing.errors import UnreadableMessageError
 from homing.ledger import FAILED, SOURCE_FLOW, Entry
 from homing.message import Message, MessageRef
 from homing.pipeline import MessageContext
-from homing.stores.sql import SqlStore
-from homing.stores.sql.rows import PLAIN, READ, envelope, read
-from homing.stores.sql.scans import ALL, Condition
+from homing.pipeline_store import PipelineStore
+from homing.row import PLAIN, READ, envelope, read
+from homing.scans import ALL, Condition
 
 #: The columns of a row, in this order. Messages that have nothing beyond PLAIN come with that, None, and the last two.
 ROW = (*READ, "table_id", "batch_id")
@@ -96,7 +96,7 @@ class Page(NamedTuple):
 
 
 def read_pages(
-    store: SqlStore,
+    store: PipelineStore,
     after: int,
     upto: int,
     *,

@@ -18,7 +18,7 @@ from homing.ledger import FAILED, Entry
 from homing.message import JSON, MessageRef, decode
 from homing.pipeline import DestinationFlow, MessageContext, SourceFlow
 from homing.portions import MOST_BYTES
-from homing.stores.sql import rows
+from homing.row import to_message
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 def read(batch: Batch) -> Iterator[Page]:
     """The messages that a batch holds, read here and now."""
     for held in batch.held():
-        for after, upto in held.store.batch_ranges(held.lease, 1):
+        for after, upto in held.store.scans().batch_ranges(held.lease, 1):
             yield from read_pages(held.store, after, upto, conditions=held.conditions, copies=held.copies)
 
 
@@ -91,7 +91,7 @@ def about_row(row: Row, flow_name: str) -> Entry:
 
 def begin(row: Row) -> MessageContext:
     """What the processors before left of the message. Raises UnreadableMessageError."""
-    return MessageContext(rows.to_message(row), decode(JSON, row["properties"], row["id"]))
+    return MessageContext(to_message(row), decode(JSON, row["properties"], row["id"]))
 
 
 class OutputBuilder:

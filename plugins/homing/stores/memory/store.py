@@ -50,7 +50,7 @@ class MemoryStore(Store):
     since 1970.
     """
 
-    features = contract.STORE_FEATURES["memory"]
+    features = contract.STORE_KINDS["memory"].features
 
     def __init__(
         self, name: str, options: MemoryOptions | None = None, *, clock: Callable[[], int] = time.time_ns

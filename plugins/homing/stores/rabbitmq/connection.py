@@ -20,7 +20,7 @@ from pika.adapters.select_connection import IOLoop
 
 from homing.errors import ConfigurationError, StoreUnavailableError, TlsError, TooLargeError
 from homing.invocation.fork_safety import hang_up, leave_to_parent
-from homing.stores.tls import handshake_fault
+from homing.stores.tls import find_handshake_fault
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,9 @@ class Connection(pika.SelectConnection):  # type: ignore[misc]
     """Hands many frames to the socket at once: pika itself makes a system call for each. And skips the search for
      waiting callbacks when a message arrives: pika does it at every frame.
 
-    If a later pika sends or receives frames in another way, this is bypassed, and only the speed is lost.
+    pika has no public way to either. Without the first, storing takes a third more of a processor, and without the
+    second, receiving a tenth more (measured with pika 1.4.4). If a later pika sends or receives frames in another way,
+    this is bypassed, and only the speed is lost.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -207,7 +209,7 @@ class Link:
             raise ConfigurationError(
                 f"store {self._name!r}: RabbitMQ on {where} refused: {reason.reply_text}"
             ) from reason
-        fault = handshake_fault(reason)
+        fault = find_handshake_fault(reason)
         if fault is not None:
             raise TlsError(
                 f"store {self._name!r}: TLS with RabbitMQ on {where} failed: {fault}. Nothing was sent; fix the "

@@ -35,8 +35,6 @@ SOURCE = "homing-dead-letter-source"
 LONG_ID = "homing-id"
 _OURS = "homing-"
 _MARK = "homing/"
-# Where earlier versions wrote what is in `type` now.
-_ENCODING, _ENQUEUED_AT = "homing-encoding", "homing-enqueued-at"
 _BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-acquired-count")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -82,7 +80,7 @@ class Incoming:
         #: How often it came back into the queue from a consumer since it was put there.
         self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
         #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
-        self.mark = _mark(properties.type) or _earlier_mark(self.headers)
+        self.mark = _mark(properties.type)
         self.plain = not (redelivered or self.headers) and self.mark is not None
         # A foreign message without an id gets one, which it keeps if it goes back into the queue.
         self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
@@ -311,15 +309,6 @@ def _mark(kind: Any) -> Mark | None:
         return Mark(encoding, _datetime(int(stored)))
     except (OverflowError, ValueError):
         return None
-
-
-def _earlier_mark(headers: dict[str, Any]) -> Mark | None:
-    if _ENCODING not in headers:
-        return None
-    try:
-        return Mark(headers[_ENCODING], _datetime(headers.get(_ENQUEUED_AT)))
-    except OverflowError:
-        return Mark(headers[_ENCODING], None)
 
 
 def _datetime(microseconds: Any) -> datetime | None:

@@ -57,7 +57,7 @@ class RabbitStore(Store):
     store of that name. Between the two steps a crash leaves two, never none.
     """
 
-    features = contract.STORE_FEATURES["rabbitmq"]
+    features = contract.STORE_KINDS["rabbitmq"].features
 
     def __init__(self, parameters: Any, options: RabbitOptions) -> None:
         self.name = options.name

@@ -1,4 +1,4 @@
-"""Bodies and properties as AMQP carries them.
+"""A message as AMQP carries it: the one mapping, of the store's messages and of those of the bus.
 
 A body is always a data section: bytes as they are, text and JSON as UTF-8, told apart by a property that receivers who
 do not know it can ignore.
@@ -27,6 +27,30 @@ CRASHES = "homing-crashes"
 _RAW = "bytes"
 _SERVICES_OWN = ("DeadLetterReason", "DeadLetterErrorDescription")
 _MAX_LIFE = 2**32 - 1  # milliseconds, as AMQP counts them
+
+
+def write_message(
+    content: Any, properties: Mapping[str, Any], life: timedelta | None, **fields: Any
+) -> ServiceBusMessage:
+    """A message of the SDK's, with the fields by their names there; raises UnstorableContentError."""
+    body, encoding = write_body(content)
+    written = write_properties({**properties, ENCODING: encoding})
+    outgoing = ServiceBusMessage(body, application_properties=written, **fields)
+    write_life(outgoing, life)
+    return outgoing
+
+
+def read_fields(received: ServiceBusReceivedMessage, dead_letter_of: str | None) -> dict[str, Any]:
+    """What both kinds of messages call by the same names; `dead_letter_of` says whose dead letter it is."""
+    return {
+        "to": received.to,
+        "reply_to": received.reply_to,
+        "session_id": received.session_id,
+        "correlation_id": None if received.correlation_id is None else str(received.correlation_id),
+        "partition_key": received.partition_key,
+        "sequence_number": received.sequence_number,
+        "dead_letter_source": received.dead_letter_source or dead_letter_of,
+    }
 
 
 def write_body(content: Any) -> tuple[bytes, str]:
@@ -84,16 +108,12 @@ def write_life(outgoing: ServiceBusMessage, life: timedelta | None) -> None:
         written.properties.absolute_expiry_time = written.properties.creation_time + milliseconds
 
 
-def read_properties(received: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """The application properties: the SDK hands out names and texts as bytes."""
+def read_properties(received: ServiceBusReceivedMessage, dead_letter_of: str | None) -> dict[str, Any]:
+    """The application properties: the SDK hands out names and texts as bytes. Without those that the service writes
+    among them on a dead letter."""
     properties: Mapping[Any, Any] = received.application_properties or {}
-    return {str(_plain(name)): _plain(value) for name, value in properties.items()}
-
-
-def drop_reason(properties: dict[str, Any]) -> None:
-    """Takes out what the service writes among the properties of a dead letter."""
-    for name in _SERVICES_OWN:
-        properties.pop(name, None)
+    plain = {str(_plain(name)): _plain(value) for name, value in properties.items()}
+    return {name: value for name, value in plain.items() if dead_letter_of is None or name not in _SERVICES_OWN}
 
 
 def as_headers(properties: Mapping[str, Any]) -> dict[str, Any]:

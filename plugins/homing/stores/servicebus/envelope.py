@@ -27,13 +27,11 @@ from homing.stores.servicebus.bodies import (
     PARTITION,
     PRIORITY,
     as_headers,
-    drop_reason,
     raw_body,
     read_body,
+    read_fields,
     read_properties,
-    write_body,
-    write_life,
-    write_properties,
+    write_message,
 )
 
 _STATES = {
@@ -47,8 +45,7 @@ _REASONS = {"TTLExpiredException": EXPIRED, "MaxDeliveryCountExceeded": CRASHED}
 
 def pack(message: Message, beside: Mapping[str, Any] | None = None) -> ServiceBusMessage:
     """The message, with these properties beside its own; raises UnstorableContentError for what cannot be stored."""
-    body, encoding = write_body(message.content)
-    properties: dict[Any, Any] = {ENCODING: encoding, **(beside or {})}
+    properties: dict[str, Any] = dict(beside or {})
     if message.headers:
         properties[HEADERS] = m.encode_headers(message.headers)
     if message.priority:
@@ -57,9 +54,10 @@ def pack(message: Message, beside: Mapping[str, Any] | None = None) -> ServiceBu
     if partition is not None and message.session_id not in (None, partition):
         # To the service the two are the same thing.
         properties[PARTITION], partition = partition, None
-    packed = ServiceBusMessage(
-        body,
-        application_properties=write_properties(properties),
+    return write_message(
+        message.content,
+        properties,
+        message.time_to_live,
         message_id=message.id,
         session_id=message.session_id,
         partition_key=partition,
@@ -70,8 +68,6 @@ def pack(message: Message, beside: Mapping[str, Any] | None = None) -> ServiceBu
         to=message.to,
         reply_to=message.reply_to,
     )
-    write_life(packed, message.time_to_live)
-    return packed
 
 
 def pack_again(message: Message, due: datetime, attempts: int) -> ServiceBusMessage:
@@ -93,14 +89,13 @@ def unpack(
 
     Raises UnreadableMessageError for what cannot be decoded; with `raw`, its text is the content instead.
     """
-    properties = read_properties(received)
-    if source is not None:
-        drop_reason(properties)
+    properties, fields = read_properties(received, source), read_fields(received, source)
     encoding = None if raw else properties.pop(ENCODING, None)
     message_id = str(properties.pop(ID, None) or message_id_of(received, name))
     crashes = properties.pop(CRASHES, 0)
     content: Any = read_body(received, encoding) if encoding else _foreign_content(received)
-    priority, partition = properties.pop(PRIORITY, 0), properties.pop(PARTITION, received.partition_key)
+    priority = properties.pop(PRIORITY, 0)
+    fields["partition_key"] = properties.pop(PARTITION, received.partition_key)
     ours = encoding is not None and HEADERS in properties
     headers = m.decode_headers(properties[HEADERS], message_id) if ours else as_headers(properties)
     scheduled, enqueued = received.scheduled_enqueue_time_utc, received.enqueued_time_utc
@@ -112,15 +107,9 @@ def unpack(
         content,
         content_type=received.content_type,
         headers=headers,
-        correlation_id=None if received.correlation_id is None else str(received.correlation_id),
-        session_id=received.session_id,
-        partition_key=partition,
         subject=received.subject,
-        to=received.to,
-        reply_to=received.reply_to,
         priority=priority if isinstance(priority, int) else 0,
         time_to_live=_life(received.time_to_live),
-        sequence_number=received.sequence_number,
         lock_token=lock_token,
         # The service counts the deliveries before this one.
         delivery_count=deliveries if lock_token is None else deliveries + 1,
@@ -128,8 +117,8 @@ def unpack(
         scheduled_at=scheduled,
         dead_letter_reason=None if reason is None else _REASONS.get(reason, reason),
         dead_letter_description=received.dead_letter_error_description,
-        dead_letter_source=received.dead_letter_source or source,
         state=state if lock_token is None else m.LEASED,
+        **fields,
     )
 
 

@@ -67,7 +67,7 @@ class ServiceBusStore(Store):
     `max_deliveries` is a lower limit of the store's.
     """
 
-    features = contract.STORE_FEATURES["servicebus"]
+    features = contract.STORE_KINDS["servicebus"].features
 
     def __init__(self, connection_string: str, options: ServiceBusOptions) -> None:
         self.name = options.name if options.subscription is None else f"{options.name}/{options.subscription}"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from sqlalchemy import Table
 
-from homing.errors import ConfigurationError, NotPermittedError, UnsupportedError
+from homing.errors import ConfigurationError, NotPermittedError, TableMissingError, UnsupportedError
+from homing.pipeline_store import CONSUMER, StoreAccess
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.operations import SqlOperations
 from homing.stores.sql.properties import ARCHIVED, LiveProperties
-from homing.stores.sql.roles import CONSUMER, StoreTables, grants, rights
+from homing.stores.sql.roles import StoreTables, grants, rights
 from homing.stores.sql.schema import registry_table
 
 
-class Access:
-    """Of one store; `pipeline` says that it is one's, and has a ledger beside it."""
+class SqlAccess(StoreAccess):
+    """Of one store."""
 
     def __init__(
         self, database: Database, messages: Table, name: str, live: LiveProperties, archive: Archive | None
@@ -28,8 +30,7 @@ class Access:
         self._permitted: set[str] = set()
 
     def prepare(self, *, pipeline: bool = False) -> list[str]:
-        """Makes the tables, and what they lack; the names of those that were not as they should be. Without it,
-        they are made when they are first needed."""
+        """As in the contract. Without it, tables are made when they are first needed."""
         self._beside(pipeline)
         made = self._database.prepare()
         if self._archive is not None and self._has_archive():
@@ -37,19 +38,16 @@ class Access:
         return made + self._database.prepare()
 
     def plan(self, *, pipeline: bool = False) -> dict[str, list[str]]:
-        """What `prepare` would do, table by table, in SQL as far as they are made anew. Changes nothing."""
         self._beside(pipeline)
         if self._archive is not None and self._live.given.acknowledged == ARCHIVED:
             self._archive.require()
         return self._database.plan()
 
     def incomplete(self, *, pipeline: bool = False) -> list[str]:
-        """The tables that `prepare` would make or complete."""
         self._beside(pipeline)
         return self._database.incomplete()
 
     def grants(self, role: str, to: str, *, pipeline: bool = False) -> list[str]:
-        """The statements that let a role of the database play one of `roles.ROLES` in this store."""
         if not self._database.dialect.tells_rights:
             raise UnsupportedError(
                 f"store {self._name!r} is not on PostgreSQL, for which `homing grants` has statements"
@@ -65,12 +63,12 @@ class Access:
         tables = StoreTables(self._messages, registry_table(), archive, ledger, operations, forgets=forgets)
         return grants(role, tables, to)
 
-    def require_consumer(self, *beside: Table) -> None:
-        """Raises NotPermittedError when the database's user may not do all that a consumer does, in these tables beside
-        the store as well, where the database can be asked.
+    def require_consumer(self, *, pipeline: bool = False) -> None:
+        """As in the contract, of the ledger's tables as well where it is a pipeline's store.
 
         Asked before anything is claimed: what can be claimed and not be settled would seem to kill its consumers.
         """
+        beside = self._beside(pipeline)[1:] if pipeline else []
         archive = self._archive if self._live.current().acknowledged == ARCHIVED else None
         names = {table.name for table in (self._messages, *beside, *([archive.table] if archive else []))}
         if names <= self._permitted:
@@ -84,6 +82,22 @@ class Access:
                 "Nothing was claimed; `homing grants --role consumer` prints what to grant"
             )
         self._permitted |= names
+
+    def siblings(self) -> list[str]:
+        names, prefix = registry_table().c.name, self._messages.name.removesuffix(self._name)
+        found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
+        return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
+
+    def refuse_unknown(self) -> None:
+        """Raises TableMissingError if the store was never created. Creates nothing, as other calls would."""
+        if self._database.has(self._messages):
+            return
+        prefix = self._messages.name.removesuffix(self._name)
+        others = [name.removeprefix(prefix) for name in self._database.names() if "__" not in name]
+        raise TableMissingError(
+            f"store {self._name!r} does not exist in this database, which has {', '.join(others) or 'no store at all'}"
+            ": mend the name or the URL, or make it with `homing init`"
+        )
 
     def make_archive(self) -> None:
         """Has the archive made now, before anything is to be archived."""

@@ -10,8 +10,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from homing.errors import HomingError, StoreUnavailableError
+from homing.row import NANOSECONDS
 from homing.stores.sql import archive_days
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.stores.sql.database import Database
 from homing.stores.sql.schema import archive_table
 
 log = logging.getLogger(__name__)

@@ -85,17 +85,6 @@ class Batches:
             (row,) = self._columns.merge_all([found.pop(0)], headers)
             yield dict(zip(names, row, strict=True))  # and keeps it no longer
 
-    def values(self, held: BatchLease, names: Sequence[str], page: int) -> Iterator[tuple[Any, ...]]:
-        c, place, after = self._table.c, list(names).index("sequence"), 0
-        statement = sa.select(*(c[name] for name in names)).where(*self._mine(held)).order_by(c.sequence).limit(page)
-        while True:
-            one = statement.where(c.sequence > after)
-            found = self._database.read(lambda connection, one=one: fetch(connection, one))  # type: ignore[misc]
-            yield from found
-            if len(found) < page:
-                return
-            after = found[-1][place]
-
     def ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
         c = self._table.c
         everything = c.batch_id == held.batch_id
@@ -198,26 +187,6 @@ class Batches:
                 connection.execute(self._table.update().where(where).values(**values))
 
         self._database.write(work)
-
-    def of(self, ids: Collection[str]) -> dict[str, str]:
-        c = self._table.c
-
-        def work(connection: Connection) -> dict[str, str]:
-            found: dict[str, str] = {}
-            for chunk in chunks(ids, self._database.dialect.chunk):
-                statement = sa.select(c.id, c.batch_id).where(self._database.dialect.among(c.id, chunk))
-                found.update(
-                    (row.id, row.batch_id) for row in connection.execute(statement) if row.batch_id is not None
-                )
-            return found
-
-        return self._database.read(work)
-
-    def expired(self, since: int) -> list[str]:
-        c = self._table.c
-        left = c.lock_token.is_not(None) & c.batch_id.is_not(None) & (c.time_next <= since)
-        statement = sa.select(c.batch_id).distinct().where(left).order_by(c.batch_id)
-        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def _mine(self, held: BatchLease) -> tuple[sa.ColumnElement[bool], ...]:
         c = self._table.c

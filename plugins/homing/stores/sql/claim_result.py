@@ -7,10 +7,11 @@ from typing import Any
 
 from homing.errors import UnreadableMessageError
 from homing.message import Message
+from homing.row import READ, read
 from homing.store import BatchLease
-from homing.stores.sql import rows
+from homing.stores.sql.rows import FRESH_ROW, read_fresh
 
-_TOKEN = rows.READ.index("lock_token")
+_TOKEN = READ.index("lock_token")
 
 
 @dataclass
@@ -40,6 +41,6 @@ class Claimed:
         self.rows = []
 
     def _message(self, row: tuple[Any, ...]) -> Message:
-        if len(row) == rows.FRESH_ROW:
-            return rows.read_fresh(row, self.token)
-        return rows.read(row, self.token, 0 if row[_TOKEN] == self.token else 1)
+        if len(row) == FRESH_ROW:
+            return read_fresh(row, self.token)
+        return read(row, self.token, 0 if row[_TOKEN] == self.token else 1)

@@ -11,13 +11,14 @@ from sqlalchemy.engine import Connection
 
 from homing.failure import crash_text
 from homing.retry import spread
+from homing.row import NANOSECONDS, NEEDED
 from homing.store import CRASHED, EXPIRED
 from homing.stores.sql.claim_result import Claimed
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.leases import new_token
 from homing.stores.sql.properties import SqlProperties
-from homing.stores.sql.rows import FRESH_ROW, NEEDED
+from homing.stores.sql.rows import FRESH_ROW
 from homing.stores.sql.statement_cache import Statements
 
 _TOKEN, _NEXT, _LIFE = map(NEEDED.index, ("lock_token", "time_next", "time_to_live"))

@@ -21,7 +21,7 @@ from sqlalchemy.types import BigInteger, String, TypeEngine, UserDefinedType
 
 from homing.errors import UnstorableContentError
 from homing.message import encode_json
-from homing.stores.sql.text_rules import fault_of
+from homing.row import fault_of
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?", re.ASCII)

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.row import NANOSECONDS
+from homing.scans import PATIENCE
+from homing.stores.sql.database import Database
 
 log = logging.getLogger(__name__)
 
-# For how long transactions that write right now are waited for. Most take milliseconds; others hold the reader up.
-PATIENCE = 1.0
 _PAUSE = 0.02
 # MariaDB takes a number a moment before it writes the row.
 _MOMENT = NANOSECONDS

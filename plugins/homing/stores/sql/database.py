@@ -29,6 +29,7 @@ from homing.errors import (
     TlsError,
 )
 from homing.invocation.fork_safety import hang_up, leave_to_parent, let_go_before_fork, start_over_after_fork
+from homing.row import NANOSECONDS
 from homing.stores.sql import tables as sql_tables
 from homing.stores.sql.dialects import DIALECTS, Dialect, with_driver
 from homing.stores.sql.durability import FULL, RELAXED, check_callers_sqlite
@@ -42,7 +43,6 @@ from homing.stores.sql.tls import tls_fault
 
 log = logging.getLogger(__name__)
 
-NANOSECONDS = 1_000_000_000
 #: Seconds after which a database that does not answer is away.
 TIMEOUT = 30.0
 

@@ -14,12 +14,13 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
 from homing.portions import portions
+from homing.row import HEADERS, NEEDED, READ
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks, fetch
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.row_sizes import weight
-from homing.stores.sql.rows import FRESH, HEADERS, NEEDED, READ, beyond_fresh, is_fresh
+from homing.stores.sql.rows import FRESH, beyond_fresh, is_fresh
 from homing.stores.sql.statement_cache import Statements
 
 _TOKEN, _NEXT, _SCHEDULED = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled"))

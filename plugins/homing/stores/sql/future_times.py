@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.row import NANOSECONDS
+from homing.stores.sql.database import Database
 from homing.stores.sql.leases import claimed_at, token_from
 from homing.stores.sql.properties import SqlProperties
 

@@ -12,7 +12,8 @@ from sqlalchemy.exc import IntegrityError
 
 from homing.errors import UnstorableContentError
 from homing.message import Message
-from homing.stores.sql.database import NANOSECONDS, Database, chunks, driver_errors
+from homing.row import NANOSECONDS
+from homing.stores.sql.database import Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
 from homing.stores.sql.header_columns import find_fault
 from homing.stores.sql.notify import notify

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +17,10 @@ from homing.ids import new_id
 from homing.ledger import DELIVERED, DONE_STATES, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
 from homing.portions import text_bytes
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.row import NANOSECONDS, from_nanoseconds
+from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.schema import ledger_table, steps_table, work_table
-from homing.stores.sql.tombstones import Tombstones
+from homing.stores.sql.tombstones import SqlTombstones
 
 _OLD = 1000  # rows that are looked at at once when old ones are removed
 _SHOWN = 200  # characters of an error that is not JSON
@@ -35,8 +37,7 @@ class SqlLedger(Ledger):
         self._rows, self._steps, self._work = ledger_table(name), steps_table(name), work_table(name)
         self._by_time = ledger_table(name, by_time=True)
         database.require(self._rows, self._steps, self._work)
-        #: The messages that a person had removed from this ledger and its stores.
-        self.tombstones = Tombstones(database, name)
+        self.tombstones = SqlTombstones(database, name)
         self.tables = (self._rows, self._steps, self._work, self.tombstones.table)
 
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
@@ -144,12 +145,9 @@ class SqlLedger(Ledger):
 
     @property
     def table_name(self) -> str:
-        """Where the records are, results and snapshots with them."""
         return self._rows.name
 
     def done_before(self, seconds: float) -> Iterator[list[MessageRef]]:
-        """The messages of which all rows are done, and were recorded so many seconds ago or earlier; the oldest first,
-        a portion at a time. Where else there is something of them is for the caller to find out."""
         c, after, until = self._rows.c, 0, self._database.now() - int(seconds * NANOSECONDS)
         self._database.make(self._by_time)
         while after < until:
@@ -176,7 +174,6 @@ class SqlLedger(Ledger):
         return self._database.read(work) if refs else []
 
     def remove(self, refs: Collection[MessageRef]) -> int:
-        """Removes what the ledger has of these messages, in one transaction; how many rows."""
         c, steps, wanted = self._rows.c, self._steps, set(refs)
         there = sa.select(c.table_id, c.sequence, c.message_id)
         keys = {"old_table_id": c.table_id, "old_sequence": c.sequence, "old_id": c.message_id}
@@ -199,12 +196,14 @@ class SqlLedger(Ledger):
 
         return self._database.write(work)
 
-    def busy_until(self, run_ids: Collection[str]) -> int:
-        """When the last step of these runs that a process may still record for ends, in Unix nanoseconds; 0 for now."""
+    def busy_until(self, run_ids: Collection[str]) -> datetime | None:
+        if not run_ids:
+            return None
         c = self._steps.c
         mine = self._database.dialect.among(c.run_id, list(run_ids))
         latest = sa.select(sa.func.max(c.time_expires)).where(mine, c.time_expires > self._database.now())
-        return self._database.read(lambda connection: connection.execute(latest).scalar()) or 0 if run_ids else 0
+        until = self._database.read(lambda connection: connection.execute(latest).scalar())
+        return from_nanoseconds(until) if until else None
 
     def _refs(self, *which: sa.ColumnElement[bool], limit: int | None = None) -> list[MessageRef]:
         c = self._rows.c

@@ -16,7 +16,8 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import StoreError, StoreUnavailableError
 from homing.invocation.fork_safety import leave_to_parent
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.row import NANOSECONDS
+from homing.stores.sql.database import Database
 from homing.stores.sql.durability import PLEDGE
 
 log = logging.getLogger(__name__)
@@ -48,12 +49,12 @@ class WakeUp:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._listener: Any = None
-        #: Whoever listens sleeps on his connection, which nobody else may touch: this is how he is called.
+        #: The listening thread sleeps on its connection, which no other thread may touch: this is how it is woken.
         self._calls: tuple[socket.socket, socket.socket] | None = None
         self._is_closing = False
 
     def start_over(self) -> None:
-        """In a forked process: who listens is the parent."""
+        """In a forked process: the parent is the one that listens."""
         leave_to_parent(self._listener, self._calls)
         self._begin()
 
@@ -86,17 +87,17 @@ class WakeUp:
                     self._lock.release()
 
     def wake(self) -> None:
-        """Has whoever listens ask at once whether the waiting has ended; whoever does not asks soon by himself."""
+        """Has the listening thread ask at once whether the waiting has ended; the others ask soon by themselves."""
         calls = self._calls
         if calls is not None:
-            with suppress(OSError):  # full: he is called already; or closed: nobody listens
+            with suppress(OSError):  # full: it is woken already; or closed: no thread listens
                 calls[1].send(b"!")
 
     def close(self) -> None:
-        """Ends the waiting of whoever listens."""
+        """Ends the waiting of the listening thread."""
         self._is_closing = True
         self.wake()
-        if self._lock.acquire(timeout=_PATIENCE):  # otherwise whoever listens hangs up when the database lets go of him
+        if self._lock.acquire(timeout=_PATIENCE):  # otherwise that thread hangs up when the database lets go of it
             try:
                 self._hang_up()
             finally:
@@ -121,7 +122,7 @@ class WakeUp:
             raise StoreUnavailableError(f"cannot listen on {self._channel}: {error}") from error
 
     def _fall_silent(self, *, for_good: bool) -> None:
-        """What is said to a connection that nobody reads piles up in the server, until no transaction can say more."""
+        """What is sent to a connection that is not read piles up in the server, until no transaction can send more."""
         if for_good:
             self._is_closing = False
             self._hang_up()
@@ -151,7 +152,7 @@ class WakeUp:
             self._listen()  # and what was said meanwhile is seen by the look that follows
 
     def _sleep(self, driver: Any, seconds: float) -> None:
-        """Until the database says something on this connection, or somebody calls."""
+        """Until the database says something on this connection, or another thread wakes this one."""
         called: Any = self._calls and self._calls[0]
         with selectors.DefaultSelector() as sources:
             sources.register(driver.fileno(), selectors.EVENT_READ)

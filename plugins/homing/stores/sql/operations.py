@@ -1,8 +1,8 @@
-"""SqlOperations: who changed what, when and why, in a table beside the store that is only ever added to."""
+"""SqlOperations: the record of operations, in a table beside the store."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,39 +12,17 @@ from sqlalchemy.engine import Connection
 from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
 from homing.message import JSON, decode, encode_json
+from homing.operation_log import APPROVED, ASKED, BEGUN, OperationEvent, OperationLog
 from homing.printable import printable
-from homing.stores.sql import rows
-from homing.stores.sql.database import NANOSECONDS, Database
+from homing.row import NANOSECONDS, from_nanoseconds, to_nanoseconds
+from homing.stores.sql.database import Database
 from homing.stores.sql.schema import operations_table, registry_table, table_name
-
-#: What is known of an operation: it began, or was asked for and allowed or refused by another person, and it ended.
-BEGUN, ASKED, APPROVED, REJECTED = "begun", "asked", "approved", "rejected"
-DONE, FAILED = "done", "failed"
 
 _LONGEST = {"what": 32, "who": 255, "via": 32, "why": 2_000}  # characters
 _MOST_BYTES = 8 * 2**10  # of a selection, and of an outcome
 
 
-@dataclass(frozen=True)
-class OperationEvent:
-    """One row. `operation` is the same in all rows about one operation, and `event` says which of them this is."""
-
-    operation: str
-    event: str
-    what: str
-    who: str
-    via: str
-    why: str | None = None
-    #: How many messages it is about, where that is known.
-    messages: int | None = None
-    #: Which messages, by their ids or by what they have in common: never their contents.
-    selection: Any = None
-    outcome: Any = None
-    #: When it was written down, by the database's clock; None until it is.
-    at: datetime | None = None
-
-
-class SqlOperations:
+class SqlOperations(OperationLog):
     """Shares the connections of the store it stands beside, and is closed with it."""
 
     def __init__(self, database: Database, name: str) -> None:
@@ -55,16 +33,9 @@ class SqlOperations:
         database.require(self._table)
 
     def append(self, event: OperationEvent) -> bool:
-        """Writes this down; False, and nothing is written, where the operation has such an event already."""
         return self._database.write(lambda connection: self._append(connection, event))
 
     def append_within(self, event: OperationEvent, most: int, window: float, otherwise: str | None = None) -> bool:
-        """Writes down that this operation begins, if it is about no more messages than are left of `most`: all that
-        began in the last `window` seconds count, of its kind. Whether it may begin.
-
-        What has begun under this id before, or was approved, may. Where it may not, the event `otherwise` is written.
-        """
-
         def work(connection: Connection) -> bool:
             self._take_turns(connection)
             c = self._table.c
@@ -83,17 +54,14 @@ class SqlOperations:
         return self._database.write(work)
 
     def latest(self, what: str) -> OperationEvent | None:
-        """The last that was written down of this kind."""
         found = self._read(self._table.c.what == what, limit=1)
         return found[0] if found else None
 
     def of(self, operation: str) -> list[OperationEvent]:
-        """All that is known of one operation, in order."""
         return self._read(self._table.c.operation == operation)
 
     def since(self, when: datetime | None = None, *, limit: int | None = None) -> list[OperationEvent]:
-        """All events from then on, or the last `limit` of them, in order."""
-        after = sa.true() if when is None else self._table.c.time_recorded >= rows.to_nanoseconds(when)
+        after = sa.true() if when is None else self._table.c.time_recorded >= to_nanoseconds(when)
         return self._read(after, limit=limit)
 
     def _read(self, which: sa.ColumnElement[bool], limit: int | None = None) -> list[OperationEvent]:
@@ -144,5 +112,5 @@ def _to_event(row: Any) -> OperationEvent:
             return None  # plain SQL wrote it: the rest of the story is told all the same
 
     plain = {name: row[name] for name in ("operation", "event", "what", "who", "via", "why", "messages")}
-    at = rows.from_nanoseconds(row["time_recorded"])
+    at = from_nanoseconds(row["time_recorded"])
     return OperationEvent(**plain, selection=read("selection"), outcome=read("outcome"), at=at)

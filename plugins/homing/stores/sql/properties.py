@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
@@ -28,11 +28,12 @@ from homing.constraints import (
 from homing.errors import ConfigurationError
 from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
+from homing.row import NANOSECONDS
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
 from homing.stores.options import NOT_IN_URL, option_names, refuse_unknown
 from homing.stores.sql import driver_options
 from homing.stores.sql.column_types import COLUMN_TYPES
-from homing.stores.sql.database import NANOSECONDS, TIMEOUT, Database
+from homing.stores.sql.database import TIMEOUT, Database
 from homing.stores.sql.durability import FULL
 
 _NAME = re.compile(r"(?=.{1,40}$)[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -104,9 +105,6 @@ class SqlProperties:
     def kept_for(self) -> float:
         """For how long an acknowledged message is kept at least: as long as its id is to be known."""
         return max(self.purge_after, self.duplicate_window)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def doublings(self, first: float) -> list[int]:
         """`first`, doubled with each delivery up to `max_ack_wait`, in nanoseconds; the last holds from there on."""

@@ -13,13 +13,14 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError, UnreadableMessageError
 from homing.message import ACKNOWLEDGED, DEAD, STATES, Message, MessageRef
-from homing.stores.sql import rows
+from homing.pipeline_store import StoreView
+from homing.row import HEADERS, NANOSECONDS, READ, is_keepable, legible, read
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import portions_by_id, ranges
-from homing.stores.sql.text_rules import is_keepable
+from homing.stores.sql.rows import state_of
 
 Result = TypeVar("Result")
 
@@ -28,7 +29,7 @@ _LOOKED_AT = 1_000
 _PURGE_CHUNK = 5_000
 
 
-class Views:
+class SqlView(StoreView):
     """Reads one table of messages."""
 
     def __init__(self, database: Database, table: Table, finder: Finder, archive: Archive | None) -> None:
@@ -61,7 +62,7 @@ class Views:
 
     def count(self) -> dict[str, int]:
         def ask(connection: Connection, known: sa.FromClause) -> dict[str, int]:
-            state = rows.state_of(known, self._database.now())
+            state = state_of(known, self._database.now())
             statement = sa.select(state, sa.func.count()).select_from(known).group_by(state)
             return {row[0]: row[1] for row in connection.execute(statement)}
 
@@ -107,8 +108,8 @@ class Views:
             raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
 
         def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
-            c, states = known.c, rows.state_of(known, self._database.now())
-            names = [c[name] for name in rows.READ]
+            c, states = known.c, state_of(known, self._database.now())
+            names = [c[name] for name in READ]
             statement = (
                 sa.select(*names, states, *self._columns.selected(known))
                 .where(c.sequence > after)
@@ -127,32 +128,30 @@ class Views:
         columns = HeaderColumns({}) if written else self._columns
         return [_look(row, columns) for row in self._read_all(ask)]
 
-    def look(self, ids: Sequence[str] | None) -> Iterator[Message]:
-        """All that is not acknowledged, as `browse` shows it, or those of these ids; read a portion at a time."""
+    def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
         c = self._table.c
         open_ones = (c.time_acked.is_(None),)
         if ids is None:
             for start, end in ranges(self._database, self._table, open_ones, after=0, upto=None, page=_LOOKED_AT):
                 yield from self._look_at((*open_ones, c.sequence > start, c.sequence <= end))
             return
-        for numbers in portions_by_id(self._database, self._table, open_ones, ids):
+        for numbers in portions_by_id(self._database, self._table, open_ones, list(ids)):
             yield from self._look_at((*open_ones, self._database.dialect.among(c.sequence, numbers)))
 
     def _look_at(self, where: Sequence[Any]) -> Iterator[Message]:
         c = self._table.c
-        states = rows.state_of(self._table, self._database.now())
-        names = [c[name] for name in rows.READ]
+        states = state_of(self._table, self._database.now())
+        names = [c[name] for name in READ]
         statement = sa.select(*names, states, *self._columns.selected(self._table)).where(*where).order_by(c.sequence)
         found = self._database.read(lambda connection: list(connection.execute(statement)))
         while found:
             yield _look(found.pop(0), self._columns)  # and keeps it no longer
 
-    def states(self, ids: Collection[str] | None) -> Iterator[tuple[str, str, MessageRef]]:
-        """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
+    def states(self, ids: Collection[str] | None = None) -> Iterator[tuple[str, str, MessageRef]]:
         after = 0
 
         def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
-            c, state = known.c, rows.state_of(known, self._database.now())
+            c, state = known.c, state_of(known, self._database.now())
             page = sa.select(c.sequence, c.id, state, c.table_id).where(c.sequence > after).order_by(c.sequence)
             if ids is None:
                 return list(connection.execute(page.limit(_PAGE)))
@@ -170,14 +169,12 @@ class Views:
             after = found[-1][0]
 
     def overdue(self, seconds: float) -> list[str]:
-        """All messages that have been due for this long and not been claimed since."""
         c = self._table.c
         since = self._database.now() - int(seconds * NANOSECONDS)
         statement = sa.select(c.id).where(c.time_next <= since).order_by(c.time_next)
         return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def present(self, ids: Collection[str]) -> set[str]:
-        """Those of these messages that are here and not acknowledged."""
         c = self._table.c
 
         def work(connection: Connection) -> set[str]:
@@ -188,6 +185,26 @@ class Views:
             return found
 
         return self._database.read(work)
+
+    def batches_of(self, ids: Collection[str]) -> dict[str, str]:
+        c = self._table.c
+
+        def work(connection: Connection) -> dict[str, str]:
+            found: dict[str, str] = {}
+            for chunk in chunks(ids, self._database.dialect.chunk):
+                statement = sa.select(c.id, c.batch_id).where(self._database.dialect.among(c.id, chunk))
+                found.update(
+                    (row.id, row.batch_id) for row in connection.execute(statement) if row.batch_id is not None
+                )
+            return found
+
+        return self._database.read(work)
+
+    def expired_batches(self, seconds: float) -> list[str]:
+        c, since = self._table.c, self._database.now() - int(seconds * NANOSECONDS)
+        left = c.lock_token.is_not(None) & c.batch_id.is_not(None) & (c.time_next <= since)
+        statement = sa.select(c.batch_id).distinct().where(left).order_by(c.batch_id)
+        return self._database.read(lambda connection: list(connection.execute(statement).scalars()))
 
     def purgeable(self, older_than: float, state: str) -> int:
         until = self._database.now() - int(older_than * NANOSECONDS)
@@ -223,10 +240,10 @@ class Views:
 
 
 def _look(row: Any, columns: HeaderColumns) -> Message:
-    (merged,) = columns.merge_all([tuple(row)], rows.HEADERS)
-    values = merged[: len(rows.READ)]
+    (merged,) = columns.merge_all([tuple(row)], HEADERS)
+    values = merged[: len(READ)]
     try:
-        message = rows.read(values, row.lock_token)
+        message = read(values, row.lock_token)
     except UnreadableMessageError:
-        message = rows.read(rows.legible(values), row.lock_token)
+        message = read(legible(values), row.lock_token)
     return replace(message, state=row.state)

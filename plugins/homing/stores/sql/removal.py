@@ -9,14 +9,16 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import StillHeldError
+from homing.pipeline_store import Erasure
+from homing.row import from_nanoseconds
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.notify import notify
-from homing.stores.sql.rows import from_nanoseconds
 from homing.stores.sql.schema import apart
+from homing.stores.sql.scrub import scrub
 
 
-class Removal:
+class SqlErasure(Erasure):
     """Removes from one table of messages, and from its archive."""
 
     def __init__(self, database: Database, table: Table, name: str, archive: Archive | None) -> None:
@@ -26,9 +28,6 @@ class Removal:
         self._archive = archive
 
     def remove(self, ids: Mapping[int, str]) -> int:
-        """Removes the rows of these numbers and ids; how many. Raises StillHeldError, and removes none of them, while
-        one is held."""
-
         def work(connection: Connection) -> int:
             removed = 0
             for chunk in chunks(ids.items(), self._database.dialect.chunk):
@@ -45,19 +44,20 @@ class Removal:
         return self._database.write(work)
 
     def tables(self) -> list[str]:
-        """The names of the tables that messages are removed from."""
         archive = self._archive
         archived = archive is not None and self._database.read(archive.is_there)
         return [self._table.name, *([archive.table.name] if archive is not None and archived else ())]
 
     def require_free(self, ids: Mapping[int, str]) -> None:
-        """Raises StillHeldError while one of these messages is held."""
-
         def work(connection: Connection) -> None:
             for chunk in chunks(ids.items(), self._database.dialect.chunk):
                 self._refuse_held(connection, chunk)
 
         self._database.read(work)
+
+    def scrub(self, tables: Sequence[str]) -> str | None:
+        """As in the contract. Rewrites the whole file of a SQLite store."""
+        return scrub(self._database, tables)
 
     def _these(self, table: Table, some: Sequence[tuple[int, str]]) -> sa.ColumnElement[bool]:
         numbers, names = zip(*some, strict=True)

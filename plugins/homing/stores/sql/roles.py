@@ -18,10 +18,8 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError
+from homing.pipeline_store import AUDITOR, CONSUMER, OPERATOR, PRODUCER
 from homing.stores.sql import archive_days
-
-PRODUCER, CONSUMER, OPERATOR, AUDITOR = "producer", "consumer", "operator", "auditor"
-ROLES = (PRODUCER, CONSUMER, OPERATOR, AUDITOR)
 
 _WORK = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _LONGEST_NAME = 63  # bytes, on PostgreSQL

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Table
 
 from homing.errors import ConfigurationError
-from homing.stores.sql.commit_horizon import PATIENCE, settled
+from homing.row import HEADERS, PLAIN, READ
+from homing.scans import ALL, DEAD, PATIENCE, WAITING, Condition, Scans
+from homing.store import BatchLease
+from homing.stores.sql.batches import Batches
+from homing.stores.sql.commit_horizon import settled
 from homing.stores.sql.database import Database, fetch
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import ranges
-from homing.stores.sql.rows import HEADERS, PLAIN, READ, beyond_plain
-
-#: Which messages of a store: those not finished, those kept aside as dead, or every one it knows.
-WAITING = "waiting"
-DEAD = "dead"
-ALL = "all"
+from homing.stores.sql.rows import beyond_plain
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": lambda column, value: column == value,
@@ -33,21 +31,13 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A column compared with a value; `operator` is one of =, <, <=, >, >=, in, is null, is not null."""
+class SqlScans(Scans):
+    """Reads one table."""
 
-    column: str
-    operator: str
-    value: Any = None
-
-
-class Scans:
-    """Reads one table by ranges (after, upto] of sequence numbers. No side effect."""
-
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: Database, table: Table, batches: Batches) -> None:
         self._database = database
         self._table = table
+        self._batches = batches
 
     def pages(
         self,
@@ -59,7 +49,6 @@ class Scans:
         conditions: Sequence[Condition] = (),
         page: int = 1000,
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """The values of these columns, `sequence` the first of them, row by row and in order of it."""
         wanted, mine = [self._table.c[name] for name in columns], self._wanted(which, conditions)
         while found := self._page(wanted, after, upto, mine, page):
             yield found
@@ -70,9 +59,6 @@ class Scans:
     def message_pages(
         self, after: int, upto: int, *, which: str = ALL, conditions: Sequence[Condition] = (), page: int = 1000
     ) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """The values of READ, `table_id` and `batch_id`, likewise; as long as messages have no more, those of PLAIN,
-        None, and these two: columns that are empty cost something, too, and mostly they are. A page is at most
-        a portion."""
         c, mine = self._table.c, self._wanted(which, conditions)
         own = HeaderColumns.of(self._table)
         last = (c.table_id, c.batch_id, *own.selected(self._table))
@@ -95,18 +81,14 @@ class Scans:
         return self._database.read(lambda connection: fetch(connection, statement))
 
     def span(self, which: str = ALL, conditions: Sequence[Condition] = ()) -> tuple[int, int] | None:
-        """The first and the last sequence number of these messages; None when there are none."""
         c = self._table.c
         statement = sa.select(sa.func.min(c.sequence), sa.func.max(c.sequence)).where(*self._wanted(which, conditions))
         first, last = self._database.read(lambda connection: connection.execute(statement).one())
         return None if first is None else (first, last)
 
     def newest(self, after: int, *, limit: int | None = None, patience: float = PATIENCE) -> int:
-        """The last sequence number above `after`, or the `limit`th; `after` itself when there is none.
-
-        No lower number appears later. Where a transaction that is open may still bring one, only those before it count,
-        and on PostgreSQL, which does not tell what it will bring, none, unless it ends within `patience` seconds.
-        """
+        """As in the contract. PostgreSQL does not tell which numbers an open transaction will bring: none count then,
+        unless it ends within `patience` seconds."""
         c = self._table.c
         upto = settled(self._database, self._table, after, patience)
         numbers = sa.select(c.sequence).where(c.sequence > after, c.sequence <= upto).order_by(c.sequence)
@@ -114,6 +96,9 @@ class Scans:
             numbers = numbers.limit(limit)
         last = sa.select(sa.func.max(numbers.subquery().c.sequence))
         return self._database.read(lambda connection: connection.execute(last).scalar()) or after
+
+    def batch_ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
+        return self._batches.ranges(held, parts)
 
     def _wanted(self, which: str, conditions: Sequence[Condition]) -> list[Any]:
         c = self._table.c

@@ -14,8 +14,10 @@ from sqlalchemy.engine import Connection
 
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
+from homing.retry import spread
+from homing.row import NANOSECONDS
 from homing.stores.sql.archive import Archive
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder
 from homing.stores.sql.notify import notify
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, SqlProperties
@@ -81,9 +83,7 @@ class Settlements:
 
         def end(wait: int) -> sa.ColumnElement[Any]:
             due = sa.literal(now + wait, sa.BigInteger)
-            return (
-                due - c.sequence % _SPREAD * sa.literal(int(wait * jitter / _SPREAD), sa.BigInteger) if jitter else due
-            )
+            return due - c.sequence % _SPREAD * sa.literal(_step(wait, jitter), sa.BigInteger) if jitter else due
 
         *growing, cap = map(end, properties.backoffs())
         waits = [(c.epoch <= n, wait) for n, wait in enumerate(growing, start=1)]
@@ -225,3 +225,8 @@ class Settlements:
             statement = sa.select(c.id, c.lock_token, c.time_next).where(self._database.dialect.among(c.id, chunk))
             found.update((row.id, row) for row in connection.execute(statement))
         return found
+
+
+def _step(wait: int, jitter: float) -> int:
+    shortest, longest = spread(wait, jitter, least=0.0, most=wait)
+    return int((longest - shortest) / _SPREAD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -29,22 +29,24 @@ from homing.failure import FAILURE_STORE
 from homing.ids import ordered_ids
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.invocation.rate_limit import RateLimiter
-from homing.message import ACKNOWLEDGED, Headers, Message, MessageRef
+from homing.message import ACKNOWLEDGED, Headers, Message
+from homing.pipeline_store import PipelineStore
+from homing.row import NANOSECONDS, to_nanoseconds
 from homing.size_limit import SizeLimit
-from homing.store import BatchLease, Store
+from homing.store import BatchLease
 from homing.stores.options import read_options, refuse_repeated
-from homing.stores.sql import rows
-from homing.stores.sql.access import Access
+from homing.stores.sql.access import SqlAccess
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.claims import Claims
-from homing.stores.sql.database import NANOSECONDS, Database, chunks
+from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.future_times import Strays
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.insert import Inserts, NewRows
 from homing.stores.sql.ledger import SqlLedger
+from homing.stores.sql.new_row import plain_row, to_row
 from homing.stores.sql.notify import WakeUp, notify
 from homing.stores.sql.operations import SqlOperations
 from homing.stores.sql.properties import (
@@ -55,11 +57,11 @@ from homing.stores.sql.properties import (
     SqlProperties,
     check_rest,
 )
-from homing.stores.sql.queries import Views
-from homing.stores.sql.removal import Removal
-from homing.stores.sql.scans import Scans
+from homing.stores.sql.queries import SqlView
+from homing.stores.sql.removal import SqlErasure
+from homing.stores.sql.rows import id_of
+from homing.stores.sql.scans import SqlScans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
-from homing.stores.sql.scrub import scrub
 from homing.stores.sql.settlements import Held, Known, Settlements
 from homing.stores.sql.tables import identity_of
 
@@ -87,14 +89,14 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
     return SqlStore(rest, options.name, options=options)
 
 
-class SqlStore(Store):
+class SqlStore(PipelineStore):
     """Messages in a SQL table.
 
-    What it does is parted among objects that share the table: `Inserts`, `Finder`, `Claims`, `Settlements`, `Views`,
-    `Batches`, `Access`.
+    What it does is parted among objects that share the table: `Inserts`, `Finder`, `Claims`, `Settlements`, `SqlView`,
+    `Batches`, `SqlAccess`, `SqlErasure`.
     """
 
-    features = contract.STORE_FEATURES["sql"]
+    features = contract.STORE_KINDS["sql"].features
 
     def __init__(
         self,
@@ -130,12 +132,11 @@ class SqlStore(Store):
         self._finder = finder = Finder(self._database, self._table, archive)
         self._claims = Claims(self._database, self._table, name, registry, finder)
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
-        self._views = Views(self._database, self._table, finder, archive)
+        self.view: SqlView = SqlView(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, archive)
-        self._removal = Removal(self._database, self._table, name, archive)
+        self.erasure: SqlErasure = SqlErasure(self._database, self._table, name, archive)
         self._strays = Strays(self._database, self._table, name)
-        #: Its tables, and who may do what with them.
-        self.access = Access(self._database, self._table, name, self._live, archive)
+        self.access: SqlAccess = SqlAccess(self._database, self._table, name, self._live, archive)
         self._wake_up = WakeUp(self._database, self._table.name)
         self._pace: RateLimiter | None = None
         self._in_flight: dict[str, str] = {}
@@ -186,10 +187,10 @@ class SqlStore(Store):
 
         def row(item: Any) -> dict[str, Any]:
             if isinstance(item, Message):
-                made = rows.to_row(item, now, partitions=parts, columns=columns)
+                made = to_row(item, now, partitions=parts, columns=columns)
                 limit.check(self.name, item.id, item.content, made)
             else:
-                made = rows.plain_row(next(new_ids), item, now, partitions=parts)
+                made = plain_row(next(new_ids), item, now, partitions=parts)
                 if len(made["message"]) > surely:
                     limit.check(self.name, made["id"], item, made)
             return made
@@ -229,9 +230,8 @@ class SqlStore(Store):
         return self._live.current().max_message_bytes
 
     def refusal(self, message: Message) -> TooLargeError | None:
-        """Why this store would not take a message of this size; None when it would."""
         try:
-            made = rows.to_row(message, 0)
+            made = to_row(message, 0)
             self._size_limit(self._live.current()).check(self.name, message.id, message.content, made)
         except TooLargeError as error:
             return error
@@ -298,7 +298,7 @@ class SqlStore(Store):
         self._forget([who])
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
-        c, when = self._table.c, max(1, rows.to_nanoseconds(at))
+        c, when = self._table.c, max(1, to_nanoseconds(at))
         values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None, "batch_id": None}
         if delivery_count is not None:
             values["epoch"] = delivery_count
@@ -321,22 +321,16 @@ class SqlStore(Store):
     def browse(
         self, limit: int = 100, *, state: str | None = None, after: int = 0, ids: Collection[str] | None = None
     ) -> list[Message]:
-        return self._views.browse(limit, state, after, ids)
+        return self.view.browse(limit, state, after, ids)
 
     def browse_written(self, limit: int, *, ids: Collection[str], after: int = 0) -> list[Message]:
-        """The same with the headers as they were stored, whatever the application's own columns say by now."""
-        return self._views.browse(limit, None, after, ids, written=True)
-
-    def look(self, ids: Collection[str] | None = None) -> Iterator[Message]:
-        """All messages that are not acknowledged, as `browse` shows them, or those of these ids; read a portion at a
-        time, so that it does not matter how large they are."""
-        return self._views.look(None if ids is None else list(ids))
+        return self.view.browse(limit, None, after, ids, written=True)
 
     def count(self) -> dict[str, int]:
-        return self._views.count()
+        return self.view.count()
 
     def oldest_age(self) -> float | None:
-        return self._views.oldest_age()
+        return self.view.oldest_age()
 
     def require_writable(self) -> None:
         self._live.touch()
@@ -351,7 +345,7 @@ class SqlStore(Store):
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
         self._bring_back_strays()
-        return self._views.has_due(share, self._options.partitions)
+        return self.view.has_due(share, self._options.partitions)
 
     @property
     def wakes(self) -> bool:
@@ -372,62 +366,17 @@ class SqlStore(Store):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Where the messages lie: equal for two stores that are the same. Holds no password."""
         return self._url.render_as_string(hide_password=True), self._table.name
-
-    def present(self, ids: Collection[str]) -> set[str]:
-        """Those of these messages that are here and not acknowledged."""
-        return self._views.present(ids)
-
-    def states(self, ids: Collection[str] | None = None) -> Iterator[tuple[str, str, MessageRef]]:
-        """(id, state, reference) of all messages the store knows, or of these ids, finished ones too, in order."""
-        return self._views.states(ids)
-
-    def batches_of(self, ids: Collection[str]) -> dict[str, str]:
-        """The batch each of these messages was claimed in last; those that never were are left out."""
-        return self._batches.of(ids)
-
-    def expired_batches(self, seconds: float) -> list[str]:
-        """The batches whose lease ran out this long ago, with messages that have not been claimed since."""
-        return self._batches.expired(self._database.now() - int(seconds * NANOSECONDS))
-
-    def overdue(self, seconds: float) -> list[str]:
-        """All messages that have been due for this long and not been claimed since."""
-        return self._views.overdue(seconds)
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
-        return self._views.purge(self._live.current().kept_for if older_than is None else older_than, state)
+        return self.view.purge(self._live.current().kept_for if older_than is None else older_than, state)
 
     def purgeable(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
-        """How many messages `purge` would remove now."""
-        return self._views.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
-
-    def remove(self, ids: Mapping[int, str]) -> int:
-        """Removes the messages of these numbers and ids, finished or not, with all this store has of them; how many.
-
-        A person's act: nothing delivers them after this. Raises StillHeldError, and removes none of them, while
-        one of them is leased.
-        """
-        return self._removal.remove(ids)
-
-    def require_free(self, ids: Mapping[int, str]) -> None:
-        """Raises StillHeldError, which says until when, while one of these messages is leased."""
-        self._removal.require_free(ids)
-
-    def tables(self) -> list[str]:
-        """The names of the tables that hold its messages."""
-        return self._removal.tables()
-
-    def scrub(self, tables: Sequence[str]) -> str | None:
-        """Has the database let go of what was removed from these tables of it, as far as a client can; what is left to
-        do, in words. Rewrites the whole file of a SQLite store. Raises StoreUnavailableError while others keep it from
-        that."""
-        return scrub(self._database, tables)
+        return self.view.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
 
     def expire(self) -> int:
-        """Dead-letters, now, what has been due for longer than its time to live and is not leased; returns how many."""
         return self._database.write(self._claims.expire)
 
     def configure(self, **properties: Any) -> SqlProperties:
@@ -440,40 +389,21 @@ class SqlStore(Store):
 
     @property
     def properties(self) -> SqlProperties:
-        """How the store behaves now."""
         return self._live.current()
 
     def ledger(self) -> SqlLedger:
-        """The delivery ledger kept beside this store."""
         return SqlLedger(self._database, self.name)
 
     def operations(self) -> SqlOperations:
-        """What people and DAGs did to this store and its pipeline."""
         return SqlOperations(self._database, self.name)
 
-    def siblings(self) -> list[str]:
-        """The names of all stores in this database, this one included once it has been used."""
-        names, prefix = registry_table().c.name, self._table.name.removesuffix(self.name)
-        found = self._database.read(lambda connection: list(connection.execute(sa.select(names)).scalars()))
-        return sorted(name.removeprefix(prefix) for name in found if "__" not in name)
+    def scans(self) -> SqlScans:
+        return SqlScans(self._database, self._table, self._batches)
 
     def refuse_unknown(self) -> None:
-        """Raises TableMissingError if this store was never created. Creates nothing, as other calls would."""
-        if self._database.has(self._table):
-            return
-        prefix = self._table.name.removesuffix(self.name)
-        others = [name.removeprefix(prefix) for name in self._database.names() if "__" not in name]
-        raise TableMissingError(
-            f"store {self.name!r} does not exist in this database, which has {', '.join(others) or 'no store at all'}: "
-            "mend the name or the URL, or make it with `homing init`"
-        )
-
-    def scans(self) -> Scans:
-        """Reads this store part by part, without claiming."""
-        return Scans(self._database, self._table)
+        self.access.refuse_unknown()
 
     def sibling(self, name: str) -> SqlStore:
-        """Another store in the same database."""
         return SqlStore(self._url, name, options=self._options, clock=self._clock)
 
     @cached_property
@@ -481,10 +411,6 @@ class SqlStore(Store):
         return self._database.read(lambda connection: identity_of(connection, self._table.name))
 
     def failures(self) -> SqlStore:
-        """The store beside this one where a pipeline's failed messages wait for their replay.
-
-        From now on a session waits here, in claims and in `has_due`, while one of its messages waits there.
-        """
         name = f"{self.name}{FAILURE_STORE}"
         if not self._options.read_only:  # then nothing is claimed, and a table that is missing is not made
             table = self._table_of(name)
@@ -503,12 +429,6 @@ class SqlStore(Store):
         ids: Collection[str] | None = None,
         partitions: Collection[int] | None = None,
     ) -> BatchLease | None:
-        """Claims like `claim`, but leaves the contents where they are; None when there is nothing to claim.
-
-        With `ids`, claims those of these messages that no other batch holds, dead ones included. What the batch already
-        holds is kept, and its lease made to last `lease` seconds from now. What has an id that is not text, which only
-        SQLite allows, is given another and kept aside.
-        """
         share, known = self._share(partitions), self._options.partitions
         wanted = Wanted(limit, batch_id, lease, ids, partitions=share, of_partitions=known, contents=False)
         held = self._claim(wanted).lease(batch_id)
@@ -518,11 +438,9 @@ class SqlStore(Store):
         return replace(held, size=held.size - renamed) if held.size > renamed else None
 
     def knows_batch(self, batch_id: str) -> bool:
-        """Whether messages were claimed under this batch id, be they finished by now."""
         return self._batches.knows(batch_id)
 
     def held_batch(self, batch_id: str) -> BatchLease | None:
-        """The batch's lease as it stands, unless it ran out."""
         return self._batches.held(batch_id)
 
     def batch_rows(
@@ -534,45 +452,27 @@ class SqlStore(Store):
         page: int = 1000,
         ids: Collection[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The batch's rows as they lie in the table, in order of sequence, or those of these ids; read a portion at a
-        time, and nothing is changed by it."""
         return self._batches.rows(held, after, upto, page) if ids is None else self._batches.some_rows(held, ids)
 
-    def batch_values(self, held: BatchLease, columns: Sequence[str], *, page: int = 1000) -> Iterator[tuple[Any, ...]]:
-        """The same, of these columns, `sequence` among them and none of them long, and without their names."""
-        return self._batches.values(held, columns, page)
-
-    def batch_ranges(self, held: BatchLease, parts: int) -> list[tuple[int, int]]:
-        """Cuts the batch into at most `parts` ranges (after, upto] of sequence numbers, of about the same size."""
-        return self._batches.ranges(held, parts)
-
     def settle_batch(self, held: BatchLease, ids: Collection[str], success: bool = True) -> None:
-        """Acknowledges or releases these messages of the batch; raises LeaseLostError and changes nothing of them
-        when one of them is no longer held under this lease."""
         self._settle([Known(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
 
     def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
-        """Notes that the process that handled these messages of the batch died, as when a lease runs out. Changes
-        nothing else, and nothing at all of what is no longer held."""
         self._batches.count_crash(held, ids)
 
-    def bury_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
-        """Keeps these messages of the batch aside as dead, where they are. Fenced likewise."""
+    def dead_letter_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
         if ids:
             known = [Known(message_id, held.lock_token) for message_id in ids]
             self._settlements.apply([(known, self._settlements.bury(reason, description))])
 
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
-        """Removes these messages of the batch, with their ids: an equal id may be stored again. Fenced likewise."""
         if not self._batches.forget(held, ids):
             raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} ran out or was taken")
 
     def forget_finished(self, ids: Collection[str]) -> None:
-        """Removes what is acknowledged of these messages, with their ids: an equal id may be stored again."""
         self._database.write(lambda connection: self._inserts.forget(connection, list(ids), 0.0))
 
     def dead_messages(self, skip: int = 0) -> list[dict[str, Any]]:
-        """A portion of the rows this store keeps aside as dead, with their reasons, the oldest first, behind `skip`."""
         if not self._database.dialect.keeps_types:
             self._batches.rename(None, lambda _why: {})
         return self._batches.dead(skip)
@@ -620,7 +520,7 @@ class SqlStore(Store):
     def _next_due(self, share: Collection[int] | None) -> int | None:
         """When this consumer can claim something of its share, or could; None when nothing waits."""
         self._bring_back_strays()
-        due, pace = self._views.next_due(share, self._options.partitions), self._pace_of(self._live.current().rate)
+        due, pace = self.view.next_due(share, self._options.partitions), self._pace_of(self._live.current().rate)
         pause = 0.0 if pace is None else pace.pause()
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
@@ -629,7 +529,7 @@ class SqlStore(Store):
         claimed.read()
         for row, why in claimed.unreadable:
             bury = self._settlements.bury(contract.UNREADABLE, why)
-            self._settlements.apply([([Known(rows.id_of(row), claimed.token, row[0])], bury)])
+            self._settlements.apply([([Known(id_of(row), claimed.token, row[0])], bury)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
         self._in_flight.update(dict.fromkeys([message.id for message in claimed.messages], claimed.token))

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from homing.errors import ConfigurationError
 from homing.stores.options import option_names, read_options
-from homing.stores.tls import client_context, handshake_fault
+from homing.stores.tls import client_context, find_handshake_fault
 
 # libpq's modes in which nothing is ever sent in plain text.
 _SAFE_MODES = ("require", "verify-ca", "verify-full")
@@ -98,7 +98,7 @@ def tls_fault(error: SQLAlchemyError, url: URL) -> str | None:
         return None
     if url.get_backend_name() == "mysql":
         first = original.args[0] if original.args else None
-        return handshake_fault(original) or (str(original.args[-1]) if first == _MYSQL_TLS else None)
+        return find_handshake_fault(original) or (str(original.args[-1]) if first == _MYSQL_TLS else None)
     text = str(original)
     if getattr(original, "sqlstate", None) is not None or not any(words in text for words in _LIBPQ):
         return None
@@ -119,4 +119,4 @@ def _ask_why(url: URL) -> str | None:
             with context.wrap_socket(plain):
                 return None
     except (OSError, ValueError) as error:
-        return handshake_fault(error)
+        return find_handshake_fault(error)

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
-from datetime import datetime
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from homing.ledger import Tombstone, Tombstones, digest
 from homing.message import MessageRef
+from homing.row import from_nanoseconds
 from homing.stores.sql.database import Database, chunks
-from homing.stores.sql.rows import from_nanoseconds
 from homing.stores.sql.schema import forgotten_table
 
 
-class Tombstone(NamedTuple):
-    """A message that was forgotten; `done` is None while that goes on, or was interrupted."""
-
-    digest: str
-    reason: str
-    asked: datetime
-    done: datetime | None
-
-
-class Tombstones:
-    """Those of one store. Thread-safe; shares the connections of the store it stands beside."""
+class SqlTombstones(Tombstones):
+    """Those of one store; shares the connections of the store it stands beside."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -34,7 +23,6 @@ class Tombstones:
         database.require(self.table)
 
     def begin(self, refs: Sequence[MessageRef], reason: str) -> None:
-        """Notes that these messages are being forgotten. One that was before keeps its time and reason."""
         now, digests = self._database.now(), {digest(ref): ref for ref in refs}
         values = [
             {"digest": key, "table_id": ref.table_id, "sequence": ref.sequence, "reason": reason, "time_asked": now}
@@ -44,7 +32,6 @@ class Tombstones:
         self._database.write(lambda connection: connection.execute(statement, values))
 
     def finish(self, refs: Sequence[MessageRef]) -> None:
-        """Nothing of these messages is left."""
         c, now = self.table.c, self._database.now()
 
         def work(connection: Connection) -> None:
@@ -55,7 +42,6 @@ class Tombstones:
         self._database.write(work)
 
     def unfinished(self, message_ids: Collection[str]) -> list[MessageRef]:
-        """The messages of these ids whose erasure was begun and not finished."""
         c = self.table.c
         statement = sa.select(c.digest, c.table_id, c.sequence).where(c.time_done.is_(None)).order_by(c.sequence)
         found = self._database.read(lambda connection: connection.execute(statement).all())
@@ -63,7 +49,6 @@ class Tombstones:
         return [ref for known, ref in meant if digest(ref) == known]
 
     def all(self) -> list[Tombstone]:
-        """Every one, in the order in which they were asked for."""
         c = self.table.c
         statement = sa.select(c.digest, c.reason, c.time_asked, c.time_done).order_by(c.time_asked, c.digest)
         found = self._database.read(lambda connection: connection.execute(statement).all())
@@ -71,8 +56,3 @@ class Tombstones:
             Tombstone(key, reason, from_nanoseconds(asked), None if done is None else from_nanoseconds(done))
             for key, reason, asked, done in found
         ]
-
-
-def digest(ref: MessageRef) -> str:
-    """Tells whether a message with a known reference is the one meant, and nothing else."""
-    return hashlib.sha256(f"{ref.table_id}-{ref.sequence}/{ref.id}".encode()).hexdigest()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 from homing import Message, open_store
 from homing.errors import LeaseLostError, NotInFlightError, StoreError
@@ -99,5 +100,10 @@ def set_clock(wrong_by: float) -> None:
 if __name__ == "__main__":
     if WRONG_BY in os.environ:
         set_clock(float(os.environ[WRONG_BY]))
-    roles = {"die_holding": die_holding, "hold": hold, "consume": consume, "produce": produce}
+    roles: dict[str, Callable[..., None]] = {
+        "die_holding": die_holding,
+        "hold": hold,
+        "consume": consume,
+        "produce": produce,
+    }
     roles[sys.argv[1]](*sys.argv[2:])
