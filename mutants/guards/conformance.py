@@ -109,8 +109,8 @@ GUARDS = (
     guard(
         "whatever a handler raises is a failure",
         _ATTEMPT,
-        "    except BaseException as error:\n        if is_interrupt(error):",
-        "    except Exception as error:\n        if is_interrupt(error):",
+        "    except BaseException as error:\n        if is_user_interrupt(error):",
+        "    except Exception as error:\n        if is_user_interrupt(error):",
         "tests/unit/pipeline/test_chain_failures.py::"
         "test_base_exception_in_a_handler_fails_the_message_and_not_the_process",
     ),
@@ -132,8 +132,8 @@ GUARDS = (
     guard(
         "a False filter of a destination flow ends that destination only",
         "pipeline/flows.py",
-        "                return Delivery(self.name, FILTERED)\n",
-        "                raise\n",
+        "            return DeliveryOutcome(self.name, FILTERED)\n",
+        "            raise\n",
         f"{_DESTINATIONS}test_false_filter_of_a_destination_flow_ends_only_that_destination",
     ),
     guard(
