@@ -23,7 +23,7 @@ from chaos.spark_driver import ALL, FIRST_PASSES, REPLAYS
 from chaos.story import Story
 from chaos.subjects import PYTHONPATH, ROOT, Subject, Traits, Victim, urls
 from demo.stack import AirflowStack
-from homing.spark import recorder
+from homing.delivery import recorder
 
 #: Seconds a delivery takes, so that a kill comes in the middle of one.
 TAKES = 0.1

@@ -13,7 +13,7 @@ from demo.crm import received
 from demo.orders import Expected, expect, make_orders
 from demo.pipeline import REPOSITORY, OrdersPipeline
 from demo.stack import AirflowStack, StackError
-from homing.delivery import Books
+from homing.delivery import AuditReport
 from homing.message import ACKNOWLEDGED
 from homing.stores import open_store
 
@@ -86,7 +86,7 @@ def demo(home: Path) -> int:
     return _verdict(faults)
 
 
-def _show(title: str, books: Books) -> None:
+def _show(title: str, books: AuditReport) -> None:
     print(f"\n{title}\n{books}\n", flush=True)
 
 
@@ -97,7 +97,7 @@ def _reasons(pipeline: OrdersPipeline) -> Counter[str | None]:
     return Counter(letter.dead_letter_reason for letter in letters if letter.state != ACKNOWLEDGED)
 
 
-def _wrong_in(books: Books, expected: Expected, undelivered: int) -> list[str]:
+def _wrong_in(books: AuditReport, expected: Expected, undelivered: int) -> list[str]:
     """What is wrong in books in which, besides the invalid orders, so many could not be delivered."""
     dead = expected.invalid + undelivered
     if books.balanced and (books.total.dropped, books.total.dead_lettered) == (expected.dropped, dead):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from demo.ports import free_port
 from demo.stack import AirflowStack
-from homing.delivery import Books, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import AuditReport, PipelineStores, open_pipeline_stores, run_audit
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FLOWS = ("lake", "crm")
@@ -48,9 +48,9 @@ class OrdersPipeline:
         with open_pipeline_stores(self.store_url, self.dead_letter_url) as stores:
             yield stores
 
-    def books(self) -> Books:
+    def books(self) -> AuditReport:
         with self.stores() as stores:
-            return keep_books(stores, FLOWS)
+            return run_audit(stores, FLOWS)
 
     def start_crm(self) -> None:
         """Brings the CRM up. It belongs to the stack, and ends with it."""
@@ -70,7 +70,7 @@ class OrdersPipeline:
         """State by run id, of the replays so far."""
         return {run["dag_run_id"]: run["state"] for run in self.airflow.runs("orders_replay")}
 
-    def wait_until_settled(self, timeout: float, show: Callable[[str], None] = lambda _: None) -> Books:
+    def wait_until_settled(self, timeout: float, show: Callable[[str], None] = lambda _: None) -> AuditReport:
         """Waits until nothing is on its way any more and every replay has ended; shows each change."""
         deadline, shown = time.monotonic() + timeout, ""
         while True:
@@ -85,7 +85,7 @@ class OrdersPipeline:
                 raise TimeoutError(f"not settled after {timeout:.0f} s; replays {replays}\n{books}")
             time.sleep(2)
 
-    def _progress(self, books: Books) -> str:
+    def _progress(self, books: AuditReport) -> str:
         total = books.total
         running = ", ".join(self._running()) or "nothing"
         delivered = " ".join(f"{name} {column.delivered}" for name, column in books.destinations.items())

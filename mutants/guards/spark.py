@@ -35,14 +35,14 @@ GUARDS = (
     guard(
         "the batch is kept while the job runs, and not the step alone",
         _KEEPER,
-        "            held.store.renew(held.lease, self._lease)\n",
-        "            assert held\n",
+        "                held.store.renew(held.lease, self._lease)\n",
+        "                assert held\n",
         f"{_KEEPING}test_a_batch_that_somebody_else_holds_stops_the_job",
     ),
     guard(
         "the step is kept while the job runs, and not the batch alone",
         _KEEPER,
-        "        self._ledger.renew_step(self._fence, self._lease)\n",
+        "            self._ledger.renew_step(self._fence, self._lease)\n",
         "",
         f"{_KEEPING}test_a_step_that_was_taken_over_stops_the_job",
     ),
@@ -50,7 +50,7 @@ GUARDS = (
         "a job that lost its lease is stopped",
         _KEEPER,
         "        self._on_lost()\n",
-        "",
+        "        pass\n",
         f"{_KEEPING}test_a_step_that_was_taken_over_stops_the_job",
     ),
     guard(
@@ -98,7 +98,7 @@ GUARDS = (
     guard(
         "after a crash, each message is named before it is handled",
         _RECORDER,
-        "            self._ledger.suspect(self._fence, crash_tracking.one(entry))\n",
+        "            self._ledger.suspect(self._fence, crash_tracking.name_message(entry))\n",
         "            assert entry\n",
         f"{_SMALL}test_what_a_message_that_kills_was_part_of_goes_on_without_it",
     ),
@@ -119,14 +119,14 @@ GUARDS = (
     guard(
         "a destination that has a message does not get it again",
         _ENTRIES,
-        "((before.done and before.state != PROCESSED) or gave_up(before, fence))",
-        "gave_up(before, fence)",
+        "((before.done and before.state != PROCESSED) or died_in_this_run(before, fence))",
+        "died_in_this_run(before, fence)",
         f"{_SMALL}test_a_replay_skips_what_was_delivered_and_ends_with_one_while_a_message_fails",
     ),
     guard(
         "a message that killed its worker is left out",
         _ENTRIES,
-        "((before.done and before.state != PROCESSED) or gave_up(before, fence))",
+        "((before.done and before.state != PROCESSED) or died_in_this_run(before, fence))",
         "(before.done and before.state != PROCESSED)",
         f"{_SMALL}test_what_a_message_that_kills_was_part_of_goes_on_without_it",
     ),

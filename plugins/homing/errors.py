@@ -129,7 +129,7 @@ class SourceUnavailableError(StoreUnavailableError):
 
 
 class NotInFlightError(StoreError):
-    """Settling a message that is unknown, finished or was never retrieved."""
+    """Settler a message that is unknown, finished or was never retrieved."""
 
 
 class LeaseLostError(StoreError):

@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 
 
 #: The entries of some messages: which message -> flow -> entry.
-Known = dict[MessageRef, dict[str, Entry]]
+LedgerEntries = dict[MessageRef, dict[str, Entry]]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Ledger(ABC):
         """What was noted last for the run: name -> digest, of none, too; None when nothing was."""
 
     @abstractmethod
-    def known(self, message_ids: Iterable[str]) -> Known:
+    def known(self, message_ids: Iterable[str]) -> LedgerEntries:
         """All rows of the messages of these ids."""
 
     def entries(self, message_ids: Iterable[str]) -> dict[str, dict[str, Entry]]:
@@ -202,7 +202,7 @@ class Ledger(ABC):
         """When the last step of these runs that a process may still record for ends; None for now."""
 
 
-def in_order(known: Known) -> list[MessageRef]:
+def in_order(known: LedgerEntries) -> list[MessageRef]:
     """These messages in the order in which they came, those of the table that was written of last at the end."""
     latest: dict[str, int] = {}
     for ref, flows in known.items():

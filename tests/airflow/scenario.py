@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from demo.airflow_api import AirflowApi, AirflowApiError, wait_until
 from demo.stack import AirflowStack
-from homing.delivery import Books, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import AuditReport, PipelineStores, open_pipeline_stores, run_audit
 from tests.airflow.matrix_dags.matrix_settings import flows
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _ASKED = 60
 class Outcome:
     """What became of a scenario's messages: by the books, and by what its destinations have got."""
 
-    books: Books
+    books: AuditReport
     delivered: dict[str, Counter[int]]
 
     def twice(self, flow: str) -> int:
@@ -159,9 +159,9 @@ class Scenario:
 
         self._wait(stopped, f"{task_id} to fail, or never to be started")
 
-    def books(self) -> Books:
+    def books(self) -> AuditReport:
         with self.stores() as stores:
-            return keep_books(stores, self.flows)
+            return run_audit(stores, self.flows)
 
     def failures(self) -> int:
         with self.stores() as stores:

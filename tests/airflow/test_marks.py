@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from demo.airflow_api import wait_until
 from demo.stack import AirflowStack
 from homing import Message, open_store
-from homing.delivery import Books, keep_books, open_pipeline_stores
+from homing.delivery import AuditReport, open_pipeline_stores, run_audit
 from tests.airflow.scan import Mark, Processes, Scan
 from tests.servers import PostgreSQL, launch
 
@@ -44,7 +44,7 @@ class Run:
     airflow: AirflowStack
     server: PostgreSQL
     processes: Processes
-    books: dict[str, Books]
+    books: dict[str, AuditReport]
 
     def shown(self, scan: Scan) -> list[tuple[str, str]]:
         """(where, mark): in all logs, all tables of Airflow, the event logs, the database server's log."""
@@ -113,7 +113,7 @@ def _execute(server: PostgreSQL, statement: str) -> None:
     engine.dispose()
 
 
-def _delivered(airflow: AirflowStack, server: PostgreSQL, name: str) -> Books:
+def _delivered(airflow: AirflowStack, server: PostgreSQL, name: str) -> AuditReport:
     """The books of a pipeline, after a batch went through it and what failed was replayed and dead-lettered."""
     stores = urls(server, name)
     for conn_id, url in zip((name, f"{name}_dead"), stores, strict=True):
@@ -136,9 +136,9 @@ def _delivered(airflow: AirflowStack, server: PostgreSQL, name: str) -> Books:
     wait_until(refused, timeout=900, what=lambda: f"the settlement of {name} to be refused", every=1)
     _execute(server, f"{failures} drop column card")
 
-    def settled() -> Books | None:
+    def settled() -> AuditReport | None:
         with open_pipeline_stores(*stores) as opened:
-            books = keep_books(opened, FLOWS)
+            books = run_audit(opened, FLOWS)
         replays = [run["state"] for run in airflow.runs(f"{name}_replay")]
         return books if books.total.waiting == 0 and replays and not {"queued", "running"} & {*replays} else None
 

@@ -21,8 +21,8 @@ from demo.crm import received, traces
 from demo.orders import expect, make_orders
 from demo.pipeline import OrdersPipeline
 from homing import Message
-from homing.delivery import Books, keep_books, open_pipeline_stores
-from homing.delivery.dead_letter import give_up
+from homing.delivery import AuditReport, open_pipeline_stores, run_audit
+from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.operations import REPLAY, read_operations
 
 SETTLED = 600.0
@@ -56,7 +56,7 @@ def trace_of(order: dict[str, Any]) -> str:
     return f"00-4bf92f3577b34da6a3ce929d0e0e4736-{order['number'] + 1:016x}-01"
 
 
-def replayed(pipeline: OrdersPipeline, timeout: float = SETTLED) -> Books:
+def replayed(pipeline: OrdersPipeline, timeout: float = SETTLED) -> AuditReport:
     return pipeline.wait_until_settled(timeout)
 
 
@@ -302,11 +302,11 @@ def test_a_large_replay_delivers_nothing_when_it_is_rejected_and_is_asked_for_ag
     urls = airflow.env["APPROVED_STORE"], airflow.env["APPROVED_DEAD_LETTERS"]
     with open_pipeline_stores(*urls) as stores:
         ids = stores.store.store_many([1, 2])
-        assert give_up(stores, ids, "not today") == set(ids)
+        assert dead_letter_messages(stores, ids, "not today") == set(ids)
 
     def delivered() -> int:
         with open_pipeline_stores(*urls) as stores:
-            return keep_books(stores, ["crm"]).total.delivered
+            return run_audit(stores, ["crm"]).total.delivered
 
     def answered(who: AirflowApi, run_id: str, option: str) -> dict[str, Any]:
         """Answers until the run is over: a question whose answer Airflow lost is asked again."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import homing
-from homing.delivery import keep_books, open_pipeline_stores
-from homing.delivery.dead_letter import give_up
+from homing.delivery import open_pipeline_stores, run_audit
+from homing.delivery.dead_letter import dead_letter_messages
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
@@ -49,7 +49,7 @@ def test_a_replay_by_error_group_and_rate_delivers_what_it_selected(tmp_path: Pa
     }
     with open_pipeline_stores(*urls) as stores:
         ids = stores.store.store_many([1, 2, 3])
-        assert give_up(stores, ids, "not today") == set(ids)
+        assert dead_letter_messages(stores, ids, "not today") == set(ids)
 
     def airflow(*argv: str) -> str:
         command = [str(Path(sys.executable).parent / "airflow"), *argv]
@@ -66,5 +66,5 @@ def test_a_replay_by_error_group_and_rate_delivers_what_it_selected(tmp_path: Pa
     for url in urls:
         assert url not in said
     with open_pipeline_stores(*urls) as stores:
-        books = keep_books(stores, ["crm"])
+        books = run_audit(stores, ["crm"])
     assert (books.total.delivered, books.total.dead_lettered, books.balanced) == (3, 0, True)

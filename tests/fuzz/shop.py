@@ -19,14 +19,14 @@ def fill(stores: PipelineStores, mark: str) -> set[str]:
     batch = Batch(stores, uuid.uuid4().hex, FLOWS)
     batch.claim(1000)
     fence = stores.ledger.open_step(batch.run_id, "step", 60)
-    for head in batch.heads():
+    for head in batch.messages():
         state = DELIVERED if head.message_id in (ids["finished"],) else FAILED
         stores.ledger.record(fence, [head.entry("lake", DELIVERED), head.entry("crm", state, error=ERROR)])
     batch.settle()
     replay = Batch(stores, f"replay {batch.run_id}", FLOWS)
     replay.reclaim([ids["dead"]])
     fence = stores.ledger.open_step(replay.run_id, "step", 60)
-    stores.ledger.record(fence, [head.entry("crm", FAILED, error=ERROR) for head in replay.heads()])
+    stores.ledger.record(fence, [head.entry("crm", FAILED, error=ERROR) for head in replay.messages()])
     replay.finish_replay()
     return {*ids.values(), stores.store.store({"n": 1}, id=f"waits {mark}")}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from homing.cli.command import Argument, Command
 from homing.cli.commands import COMMANDS
 from homing.cli.main import main
-from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import PipelineStores, open_pipeline_stores, run_audit
 from tests.fuzz.profile import examples
 from tests.fuzz.shop import FLOWS, fill, still_there
 
@@ -134,7 +134,7 @@ def check(stores: PipelineStores, ids: set[str], argv: list[str]) -> None:
     assert "Traceback" not in said
     assert "s3cr3t" not in said
     assert {store.count()["leased"] for store in (stores.store, stores.failures, stores.dead_letters)} == {0}
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
     assert books.balanced, f"{argv}\n{books}"
     assert {one.split()[0] for one in ids - still_there(stores, ids)} <= {"finished"}
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from homing import open_store
-from homing.delivery import Batch, PipelineStores, Selection, keep_books, open_pipeline_stores, records
+from homing.delivery import Batch, PipelineStores, Selection, open_pipeline_stores, records, run_audit
 from homing.delivery.failures import select
 from homing.errors import HomingError
 from homing.failure import FAILURE_TYPE, dead_letter_id
@@ -86,7 +86,7 @@ def check_delivered(stores: PipelineStores, row: dict[str, Any]) -> None:
     assert store.view.present([*good, written]) == set()
     letter = dead_letter_id(store.name, about.name)
     assert stores.dead_letters.view.present([letter]) == {letter}
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
     assert books.balanced, str(books)
     assert books.total.waiting == 0
     assert all(letter.dead_letter_reason for letter in stores.dead_letters.browse(10_000))
@@ -162,7 +162,7 @@ def test_a_row_among_the_failures_holds_up_no_replay(pipeline: PipelineStores, r
         replay.finish_replay()
 
     assert store.browse(ids=[written]) or pipeline.dead_letters.browse(ids=[f"orders/{ref.name}"])
-    assert keep_books(pipeline, FLOWS).balanced
+    assert run_audit(pipeline, FLOWS).balanced
     assert len(neighbours - still_there(pipeline, neighbours)) == 1  # what is finished
 
 

@@ -25,7 +25,8 @@ from homing.airflow.operators.select import ApproveReplayOperator
 from homing.airflow.plugin import messages_page
 from homing.airflow.task_notes import SHOWN
 from homing.delivery import PipelineStores, open_pipeline_stores
-from homing.delivery.status import tell
+from homing.delivery.status import message_status
+from homing.json_values import is_unicode
 from tests.fuzz.profile import JSON_VALUES, TEXTS, examples
 from tests.fuzz.shop import fill, still_there
 from tests.servers import PostgreSQL
@@ -119,7 +120,7 @@ def test_the_page_survives_every_choice_of_ids(metadata: Session, stores: Pipeli
 
     assert ids is None or (len(ids) <= SHOWN and all(isinstance(each, str) for each in ids))
     assert ids is None or len(column) <= 2_000_000  # a longer one is not read
-    page = messages_page._table(tell(stores, ["crm"], ids=ids or ()), ["crm"])
+    page = messages_page._table(message_status(stores, ["crm"], ids=ids or ()), ["crm"])
     assert b"<script" not in page.encode()
 
 
@@ -148,7 +149,8 @@ def test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing(
         ),
         lambda: approve(spec, selected),
     ]
-    usable = selected is None or (isinstance(selected, list) and all(isinstance(name, str) for name in selected))
+    named = isinstance(selected, list) and all(isinstance(name, str) and is_unicode(name) for name in selected)
+    usable = selected is None or named
     for task in tasks:
         if usable:
             task()

@@ -24,7 +24,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 import homing
 from homing.bus import Administrator
-from homing.delivery import Books, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import AuditReport, PipelineStores, open_pipeline_stores, run_audit
 from tests.servicebus.process import ServiceBusProcess, running_servicebus
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -142,8 +142,8 @@ class Shipments:
     def delivered_to(self, destination: str) -> Counter[str]:
         return Counter(line for path in self.out.glob(f"{destination}-*") for line in path.read_text().splitlines())
 
-    def books(self, stores: PipelineStores) -> Books:
-        return keep_books(stores, ["carrier", "ledger"])
+    def books(self, stores: PipelineStores) -> AuditReport:
+        return run_audit(stores, ["carrier", "ledger"])
 
 
 @pytest.fixture(scope="module")

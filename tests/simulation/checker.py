@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from homing.delivery import keep_books
+from homing.delivery import run_audit
 from homing.failure import WORKER_CRASH, read_record
 from homing.message import Message
 from homing.store import CRASHED, TOO_LARGE
@@ -120,7 +120,7 @@ class Checker:
         stored = {
             serial_of(json.loads(text)) for (text,) in self._world.databases.select(pipeline.stores.store, "message")
         }
-        books = keep_books(pipeline.stores, pipeline.flows)
+        books = run_audit(pipeline.stores, pipeline.flows)
         if not books.balanced:
             return [f"the books of {pipeline.name} do not balance:\n{books}"]
         dead = self._dead_serials()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from homing.delivery import intake, recorder
-from homing.delivery.settlement import Settling
+from homing.delivery.settlement import Settler
 from homing.delivery.step import FlowRun
 from homing.ledger import DELIVERED
 from homing.spark import jobs
@@ -27,7 +27,7 @@ from tests.simulation.world import ALL
 
 def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
     """A failed message is acknowledged, and only then copied to where it is to wait."""
-    copy, finish = Settling._copy, Settling._finish
+    copy, finish = Settler._copy, Settler._finish
 
     def copy_later(self: Any, copies: Any, to: Any) -> set[str]:
         self._late = [*getattr(self, "_late", []), (copies, to)]
@@ -39,17 +39,17 @@ def acknowledge_before_the_copy(patch: pytest.MonkeyPatch) -> None:
         for one in late:
             copy(self, *one)
 
-    patch.setattr(Settling, "_copy", copy_later)
-    patch.setattr(Settling, "_finish", finish_first)
+    patch.setattr(Settler, "_copy", copy_later)
+    patch.setattr(Settler, "_finish", finish_first)
 
 
 def finish_the_dead_before_the_copy(patch: pytest.MonkeyPatch) -> None:
     """What a store gave up is finished there, and only then copied to the dead-letter store."""
-    copy, move_dead, finish_dead = Settling._copy, Settling.move_dead, SqlStore.finish_dead
+    copy, move_dead, finish_dead = Settler._copy, Settler.move_dead, SqlStore.finish_dead
     late: list[Callable[[], object]] = []
     moving = False
 
-    def copy_later(self: Settling, copies: Any, to: Any) -> set[str]:
+    def copy_later(self: Settler, copies: Any, to: Any) -> set[str]:
         if not moving:
             return copy(self, copies, to)
         late.append(lambda: copy(self, copies, to))
@@ -61,7 +61,7 @@ def finish_the_dead_before_the_copy(patch: pytest.MonkeyPatch) -> None:
         for one in waiting:
             one()
 
-    def move(self: Settling) -> int:
+    def move(self: Settler) -> int:
         nonlocal moving
         moving = True
         late.clear()
@@ -70,8 +70,8 @@ def finish_the_dead_before_the_copy(patch: pytest.MonkeyPatch) -> None:
         finally:
             moving = False
 
-    patch.setattr(Settling, "_copy", copy_later)
-    patch.setattr(Settling, "move_dead", move)
+    patch.setattr(Settler, "_copy", copy_later)
+    patch.setattr(Settler, "move_dead", move)
     patch.setattr(SqlStore, "finish_dead", finish_first)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.delivery.leased_part import Head
+from homing.delivery.leased_part import LeasedMessage
 from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.ledger import Fence
 from homing.pipeline import load_chain
@@ -130,7 +130,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     take = DataFrameFlow._take_in_hand
 
-    def counted(self: DataFrameFlow, flow: str, some: Sequence[Head], *, rows: bool) -> None:
+    def counted(self: DataFrameFlow, flow: str, some: Sequence[LeasedMessage], *, rows: bool) -> None:
         found.append(len(some))
         take(self, flow, some, rows=rows)
 

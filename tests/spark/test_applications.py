@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from homing.delivery import keep_books, open_pipeline_stores
+from homing.delivery import open_pipeline_stores, run_audit
 from homing.spark.engine import Pipeline
 from homing.spark.submit.class_archive import class_archive
 from tests.servers import PostgreSQL
@@ -107,4 +107,4 @@ def test_a_replay_ends_with_one_while_a_message_still_fails(numbers: Numbers, ou
 
     assert mended.returncode == 0
     assert [n for n, _, _ in delivered(output, "crm")] == [2]
-    assert keep_books(numbers.stores, FLOWS).total.delivered == 1
+    assert run_audit(numbers.stores, FLOWS).total.delivered == 1

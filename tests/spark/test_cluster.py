@@ -18,7 +18,7 @@ import pytest
 from demo.ports import free_port
 from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
-from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores, run_audit
 from homing.delivery.recorder import CHUNK
 from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, FAILED, Entry
@@ -211,7 +211,7 @@ def test_a_task_that_runs_twice_at_once_is_recorded_once_and_the_first_copy_give
     assert Counter(entry.state for entry in entries) == {DELIVERED: 200}
     assert sum(entry.deliveries for entry in entries) <= made.total()
     assert batch.settle().acknowledged == 200
-    assert keep_books(work.stores, ["shop"]).balanced
+    assert run_audit(work.stores, ["shop"]).balanced
 
 
 def test_a_message_that_kills_its_executor_is_found_and_the_rest_is_delivered(work: Work) -> None:
@@ -228,7 +228,7 @@ def test_a_message_that_kills_its_executor_is_found_and_the_rest_is_delivered(wo
     assert failed.error["type"] == WORKER_CRASH
     settlement = batch.settle()
     assert (settlement.acknowledged, settlement.failed) == (199, 1)
-    assert keep_books(work.stores, ["slow"]).balanced
+    assert run_audit(work.stores, ["slow"]).balanced
 
 
 def test_the_tasks_of_a_pipeline_run_on_the_cluster_that_the_airflow_connection_names(
@@ -278,7 +278,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_batch_loses_nothing(work: Wo
     assert made.total() - MESSAGES <= CHUNK
     assert Counter(entry.state for entry in work.entries("slow")) == {DELIVERED: MESSAGES}
     assert batch.settle().acknowledged == MESSAGES
-    assert keep_books(work.stores, ["slow"]).balanced
+    assert run_audit(work.stores, ["slow"]).balanced
     code = [str(path.readlink()) for path in work.output.glob("code-*")]
     assert code
     assert all(".zip" in path for path in code)

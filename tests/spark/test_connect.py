@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowException
 from demo.ports import free_port
 from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator, ReplayOperator
-from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import PipelineStores, open_pipeline_stores, run_audit
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS, FLOWS, delivered
 from tests.unit.airflow_parts.conftest import context
@@ -118,4 +118,4 @@ def test_a_batch_is_processed_delivered_and_replayed_by_a_spark_connect_server(
     ReplayOperator(task_id="replay", pipeline=spec, ids=failed).execute(again)
 
     assert [n for n, _, _ in delivered(output, "crm")] == [0, 2, 4]
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced

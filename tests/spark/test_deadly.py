@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from homing.delivery import Batch, keep_books, open_pipeline_stores
+from homing.delivery import Batch, open_pipeline_stores, run_audit
 from homing.failure import read_record
 from homing.spark.engine import Engine, Pipeline
 from homing.spark.jobs import survive_crashes
@@ -84,7 +84,7 @@ def test_what_kills_its_worker_again_in_its_replay_is_a_dead_letter(numbers: Num
     assert again.finish_replay().dead_lettered == 2
     assert dead(numbers) == {3: CRASH, 7: CRASH}
     assert sorted({n for n, _, _ in delivered(output, "lake")}) == [0, 1, 2, 4, 5, 6, 8, 9]
-    assert keep_books(numbers.stores, FLOWS).balanced
+    assert run_audit(numbers.stores, FLOWS).balanced
 
 
 def test_a_message_whose_memory_ends_its_worker_is_found_and_the_rest_goes_on(numbers: Numbers, output: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_kills_the_worker_of_a_dataframe_handler_is_found_by_halving(
     step(deadly, again, "replay", lambda engine: engine.replay())
     assert again.finish_replay().dead_lettered == 1
     assert dead(deadly) == {5: CRASH}
-    assert keep_books(deadly.stores, deadly.flows).balanced
+    assert run_audit(deadly.stores, deadly.flows).balanced
 
 
 def deliver(numbers: Numbers, output: Path, run_id: str) -> int:
@@ -150,7 +150,7 @@ def test_what_kills_the_driver_is_a_dead_letter_in_the_end_even_without_retries(
     assert dead(slowly) == {4: CRASH}
     made = [int(line) for path in output.glob("slow-*") for line in path.read_text().splitlines()]
     assert sorted(set(made)) == [0, 1, 2, 3, 5, 6, 7]
-    assert keep_books(slowly.stores, slowly.flows).balanced
+    assert run_audit(slowly.stores, slowly.flows).balanced
 
 
 def test_what_kills_the_driver_from_within_a_dataframe_handler_is_a_dead_letter_in_the_end(
@@ -169,4 +169,4 @@ def test_what_kills_the_driver_from_within_a_dataframe_handler_is_a_dead_letter_
     submit(deadly, output, "replay.py", "--chain", deadly.pipeline.chain, "--run-id", again.run_id)
     assert again.finish_replay().dead_lettered == 1
     assert dead(deadly) == {2: CRASH}
-    assert keep_books(deadly.stores, deadly.flows).balanced
+    assert run_audit(deadly.stores, deadly.flows).balanced

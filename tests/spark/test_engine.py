@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Settlement, keep_books
+from homing.delivery import Settlement, run_audit
 from homing.delivery.failures import group, read_failures
 from homing.errors import LeaseLostError, WorkDirError
 from homing.failure import WORKER_CRASH, read_record
@@ -38,7 +38,7 @@ def test_a_batch_goes_through_the_chain_and_is_delivered(numbers: Numbers, outpu
         "crm": {DELIVERED, FILTERED},
     }
     assert batch.settle() == Settlement(acknowledged=4, dropped=2)
-    assert keep_books(numbers.stores, FLOWS).balanced
+    assert run_audit(numbers.stores, FLOWS).balanced
 
 
 def test_what_spark_shows_of_a_job_has_no_store_url_in_it(numbers: Numbers) -> None:
@@ -134,7 +134,7 @@ def test_a_replay_delivers_only_what_is_missing(numbers: Numbers, output: Path) 
     assert replay.acknowledge_complete() == 0
     assert [n for n, _, _ in delivered(output, "lake")] == [0, 2, 4]
     assert [n for n, _, _ in delivered(output, "crm")] == [0, 2, 4]
-    books = keep_books(numbers.stores, FLOWS)
+    books = run_audit(numbers.stores, FLOWS)
     assert (books.total.delivered, books.total.waiting, books.total.duplicates) == (3, 0, 0)
 
 
@@ -188,7 +188,7 @@ def test_running_a_step_again_delivers_nothing_twice(numbers: Numbers, output: P
     run_all(numbers, "run")
 
     assert [n for n, _, _ in delivered(output, "lake")] == list(range(20))
-    assert keep_books(numbers.stores, FLOWS).total.duplicates == 0
+    assert run_audit(numbers.stores, FLOWS).total.duplicates == 0
 
 
 def test_a_delivery_without_what_process_left_runs_the_source_flow_itself(numbers: Numbers, output: Path) -> None:

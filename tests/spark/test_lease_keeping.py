@@ -95,8 +95,15 @@ def test_a_job_whose_step_was_taken_over_records_nothing_more(slowly: Numbers, o
 
 
 def test_a_job_that_lost_its_lease_is_cancelled_though_its_tasks_may_still_record(
-    slowly: Numbers, output: Path
+    slowly: Numbers, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cancel, cancelled = sessions.cancel_jobs, list[int]()
+
+    def note(spark: SparkSession) -> None:
+        cancelled.append(len(spark.sparkContext.statusTracker().getActiveJobsIds()))
+        cancel(spark)
+
+    monkeypatch.setattr(sessions, "cancel_jobs", note)
     slowly.claim("run", *[{"n": n} for n in range(MESSAGES)])
     taken = slowly.stores.store._table.update().values(lock_token="somebody else")  # noqa: S106
     with ThreadPoolExecutor(1) as pool:
@@ -107,3 +114,6 @@ def test_a_job_that_lost_its_lease_is_cancelled_though_its_tasks_may_still_recor
         assert job.result(120) == 1
 
     assert made(output) < MESSAGES
+    # What is read page by page is not found any more either: that alone would end the job, too, only later.
+    assert cancelled
+    assert cancelled[0] > 0

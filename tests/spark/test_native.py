@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
 from homing import Message
-from homing.delivery import Batch, Settlement, crash_tracking, keep_books
+from homing.delivery import Batch, Settlement, crash_tracking, run_audit
 from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, DROPPED, FAILED, FILTERED, SOURCE_FLOW
 from homing.pipeline import load_chain
@@ -58,7 +58,7 @@ def test_handlers_of_both_kinds_run_in_one_chain_and_every_message_is_accounted_
         ("archive", FILTERED): 4,
     }
     assert batch.settle() == Settlement(acknowledged=7, dropped=1)
-    assert keep_books(natively.stores, natively.flows).balanced
+    assert run_audit(natively.stores, natively.flows).balanced
 
 
 def test_where_nothing_is_left_out_the_names_of_the_messages_are_not_asked_for(
@@ -78,7 +78,7 @@ def test_messages_left_out_before_a_shuffle_are_dropped_be_they_all_of_them(spre
     spreading.run_all(batch)
 
     assert batch.settle() == Settlement(acknowledged=4 + kept, dropped=4)
-    assert keep_books(spreading.stores, spreading.flows).balanced
+    assert run_audit(spreading.stores, spreading.flows).balanced
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_message_nobody_can_read_is_left_out_by_a_rule_that_does_not_look_into
     spreading.run_all(batch)
 
     assert batch.settle() == Settlement(acknowledged=3, dropped=1)
-    assert keep_books(spreading.stores, spreading.flows).balanced
+    assert run_audit(spreading.stores, spreading.flows).balanced
 
 
 def test_what_comes_to_the_batch_while_it_is_processed_is_left_out_by_no_rule(
@@ -171,7 +171,7 @@ def test_who_comes_after_a_crash_looks_at_small_parts_of_what_was_in_hand_as_a_w
 ) -> None:
     batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(4)])
     first = natively.stores.ledger.open_step("run", "process", 600)
-    natively.stores.ledger.suspect(first, crash_tracking.part(crash_tracking.Span()))
+    natively.stores.ledger.suspect(first, crash_tracking.name_span(crash_tracking.Span()))
 
     fence = natively.stores.ledger.open_step("run", "process", 600)
     assert natively.at(batch, fence).process(natively.work) == 4
@@ -244,7 +244,7 @@ def test_handlers_for_messages_run_once_the_culprits_are_found_and_what_kills_in
 
     assert natively.engine(batch, "process").process(natively.work) == 4
 
-    known = natively.stores.ledger.known([head.message_id for head in batch.heads()])
+    known = natively.stores.ledger.known([head.message_id for head in batch.messages()])
     errors = [found[SOURCE_FLOW].error for found in known.values() if found[SOURCE_FLOW].state == FAILED]
     assert [error["type"] == WORKER_CRASH for error in errors if error].count(True) == 1
     assert len(errors) == 2
@@ -254,11 +254,11 @@ def test_handlers_for_messages_run_once_the_culprits_are_found_and_what_kills_in
 
 def test_what_a_driver_died_of_in_this_run_is_not_read_again_with_its_neighbours(natively: Numbers) -> None:
     batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(3)])
-    _, deadly, _ = sorted(batch.heads(), key=lambda head: head.message_id)
+    _, deadly, _ = sorted(batch.messages(), key=lambda head: head.message_id)
     first = natively.stores.ledger.open_step("run", "process", 600)
-    natively.stores.ledger.suspect(first, crash_tracking.one(deadly.entry(SOURCE_FLOW, FAILED)))
+    natively.stores.ledger.suspect(first, crash_tracking.name_message(deadly.entry(SOURCE_FLOW, FAILED)))
     fence = natively.stores.ledger.open_step("run", "process", 600)
-    assert crash_tracking.blame(natively.stores.ledger, fence) == deadly.message_id
+    assert crash_tracking.record_crash(natively.stores.ledger, fence) == deadly.message_id
 
     assert natively.at(batch, fence).process(natively.work) == 2
 

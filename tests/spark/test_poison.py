@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from homing.delivery import Settlement, keep_books
+from homing.delivery import Settlement, run_audit
 from homing.ledger import DELIVERED, FAILED, SOURCE_FLOW
 from tests.spark.conftest import opened
 
@@ -43,4 +43,4 @@ def test_a_tenth_that_is_poison_is_found_to_the_message_and_the_rest_is_delivere
         }
         assert {entry.deliveries for found in entries.values() for entry in found.values() if entry.done} == {1}
         assert batch.settle() == Settlement(acknowledged=NUMBER - POISON, failed=POISON)
-        assert keep_books(numbers.stores, numbers.flows).balanced
+        assert run_audit(numbers.stores, numbers.flows).balanced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from homing.delivery import Batch, keep_books
+from homing.delivery import Batch, run_audit
 from homing.delivery.recorder import CHUNK
 from homing.ledger import DELIVERED
 from tests.spark.conftest import Numbers
@@ -45,4 +45,4 @@ def test_a_task_that_spark_tries_again_goes_on_where_the_ledger_ends(numbers: Nu
     found = [(entry.state, entry.attempts, entry.deliveries) for flows in entries.values() for entry in flows.values()]
     assert Counter(found) == {(DELIVERED, 1, 1): MESSAGES}
     assert batch.settle().acknowledged == MESSAGES
-    assert keep_books(numbers.stores, ["shop"]).balanced
+    assert run_audit(numbers.stores, ["shop"]).balanced

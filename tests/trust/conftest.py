@@ -13,7 +13,7 @@ import pytest
 
 from homing import Message
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.dead_letter import give_up
+from homing.delivery.dead_letter import dead_letter_messages
 from homing.ledger import FAILED, Entry
 from tests.trust import expectations
 from tests.trust.rogue import RogueServer
@@ -72,7 +72,7 @@ class Trial(ApiServer):
                     error = {"type": evil, "message": evil, "handler": "crm", "stack": "", "attempt": 1}
                     pipeline.record(key, Entry(pipeline.ref(message.id), "crm", FAILED, error=error, batch_id=key))
                 batch.settle()
-                give_up(stores, [messages[0].id], EVIL[1])
+                dead_letter_messages(stores, [messages[0].id], EVIL[1])
 
     def token(self, who: str = "admin") -> str | None:  # type: ignore[override]
         """What this user, or stranger, shows."""

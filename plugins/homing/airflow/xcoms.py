@@ -41,9 +41,14 @@ def read_names(selected: object) -> list[str]:
     """
     from airflow.sdk.exceptions import AirflowFailException
 
+    from homing.json_values import is_unicode
+
     if selected is None:
         return []
-    if not isinstance(selected, list | tuple) or not all(isinstance(name, str) for name in selected):
+    # No message has a name that is no text: half a character cannot be stored.
+    if not isinstance(selected, list | tuple) or not all(
+        isinstance(name, str) and is_unicode(name) for name in selected
+    ):
         raise AirflowFailException(
             f"the XCom {SELECTED!r} of `select` is not a list of message names, so `select` did not write it: clear it"
         )

@@ -8,7 +8,7 @@
 The next durable copy always exists before this one is acknowledged, and every step may be done twice.
 """
 
-from homing.delivery.audit import Books, keep_books
+from homing.delivery.audit import AuditReport, run_audit
 from homing.delivery.batch import Batch
 from homing.delivery.failures import ErrorGroup, Failure, Selection
 from homing.delivery.intake import take_in
@@ -16,14 +16,14 @@ from homing.delivery.settlement import Settlement
 from homing.delivery.stores import PipelineStores, open_pipeline_stores
 
 __all__ = [
+    "AuditReport",
     "Batch",
-    "Books",
     "ErrorGroup",
     "Failure",
     "PipelineStores",
     "Selection",
     "Settlement",
-    "keep_books",
     "open_pipeline_stores",
+    "run_audit",
     "take_in",
 ]

@@ -22,7 +22,7 @@ _NAMED = 20  # how many unaccounted ids are printed
 
 
 @dataclass
-class Column:
+class Totals:
     """One side-by-side sum: of all messages, or of one destination's."""
 
     accepted: int = 0
@@ -41,12 +41,12 @@ class Column:
 
 
 @dataclass
-class Books:
+class AuditReport:
     """The sums, and the ids of messages that are nowhere. What no run has claimed yet is in the batch ""."""
 
-    total: Column = field(default_factory=Column)
-    destinations: dict[str, Column] = field(default_factory=dict)
-    batches: dict[str, Column] = field(default_factory=dict)
+    total: Totals = field(default_factory=Totals)
+    destinations: dict[str, Totals] = field(default_factory=dict)
+    batches: dict[str, Totals] = field(default_factory=dict)
     unaccounted: list[str] = field(default_factory=list)
     #: When the oldest message that is still there was stored: older ones are purged, and counted on neither side.
     since: datetime | None = None
@@ -69,7 +69,7 @@ class Books:
         return "\n".join([*lines, verdict])
 
 
-def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
+def run_audit(stores: PipelineStores, flows: Sequence[str]) -> AuditReport:
     """Counts every message the store ever accepted (acknowledged ones for as long as they are kept)."""
     # Read in the direction messages travel: one that moves on meanwhile is then seen twice rather than not at all.
     oldest = stores.store.browse(1)
@@ -78,7 +78,9 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
     dead = _present(stores.dead_letters.view.states())
     # Last: erasure writes its tombstone before it removes anything.
     forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
-    books = Books(destinations={flow: Column() for flow in flows}, since=oldest[0].enqueued_at if oldest else None)
+    books = AuditReport(
+        destinations={flow: Totals() for flow in flows}, since=oldest[0].enqueued_at if oldest else None
+    )
     while page := list(islice(states, _PAGE)):
         ids = [message_id for message_id, _, _ in page]
         entries, batches = stores.ledger.known(ids), stores.store.view.batches_of(ids)
@@ -96,7 +98,7 @@ def keep_books(stores: PipelineStores, flows: Sequence[str]) -> Books:
                 outcome = "forgotten" if outcome == "unaccounted" else outcome
             _enter(books, message_id, found, outcome)
             batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
-            _add(books.batches.setdefault(batch, Column()), outcome)
+            _add(books.batches.setdefault(batch, Totals()), outcome)
     for _ in forgotten:  # of which no store has anything, nor the ledger: in which batch they were is not known
         _add(books.total, "forgotten")
     return books
@@ -106,7 +108,7 @@ def _present(states: Iterable[tuple[str, str, MessageRef]]) -> set[str]:
     return {message_id for message_id, state, _ in states if state != ACKNOWLEDGED}
 
 
-def _enter(books: Books, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
+def _enter(books: AuditReport, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
     _add(books.total, outcome)
     books.total.duplicates += sum(_again(entry) for entry in entries.values())
     if outcome == "unaccounted":
@@ -134,7 +136,7 @@ def _flow_outcome(entry: Entry | None, outcome: str) -> str:
     return outcome if outcome in ("dead_lettered", "waiting", "dropped", "forgotten") else "unaccounted"
 
 
-def _add(column: Column, outcome: str) -> None:
+def _add(column: Totals, outcome: str) -> None:
     column.accepted += 1
     setattr(column, outcome, getattr(column, outcome) + 1)
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta, timezone
 
-from homing.delivery.leased_part import Head, Held, Holding, resolve
+from homing.delivery.leased_part import LeasedMessage, LeasedPart, RunLeases, resolve
 from homing.delivery.retention import tidy_up
-from homing.delivery.settlement import DEFAULT_LEASE, Settlement, Settling, is_complete
+from homing.delivery.settlement import DEFAULT_LEASE, Settlement, Settler, is_complete
 from homing.delivery.stores import PipelineStores
 from homing.errors import HomingError
 from homing.failure import WORKER_CRASH
@@ -35,8 +35,8 @@ class Batch:
     def __init__(self, stores: PipelineStores, run_id: str, flows: Sequence[str], *, chain: str = "") -> None:
         self.run_id = run_id
         self._stores = stores
-        self._holding = Holding(stores, run_id)
-        self._settling = Settling(self._holding, flows, chain)
+        self._holding = RunLeases(stores, run_id)
+        self._settling = Settler(self._holding, flows, chain)
 
     @property
     def store_name(self) -> str:
@@ -106,22 +106,22 @@ class Batch:
 
         self._holding.each(require)
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[LeasedPart]:
         """What the run holds now, store by store."""
         return self._holding.parts()
 
-    def heads(self) -> list[Head]:
+    def messages(self) -> list[LeasedMessage]:
         """The messages the run holds now, without their contents."""
-        return [head for held in self.held() for head in self._holding.heads_of(held)]
+        return [head for held in self.held() for head in self._holding.messages_of(held)]
 
-    def is_new(self, part: Held) -> bool:
+    def is_new(self, part: LeasedPart) -> bool:
         """Whether all messages of this part have come to the run as they were stored: never leased and never failed
         before."""
         return part.store is self._stores.store and part.lease.new and not self.unfinished(self.run_id)
 
     def outstanding(self, flows: Sequence[str]) -> bool:
         """Whether one of the messages the run holds is not done with in one of these flows."""
-        heads = self.heads()
+        heads = self.messages()
         for start in range(0, len(heads), _AT_ONCE):
             some = heads[start : start + _AT_ONCE]
             known = self._stores.ledger.known([head.message_id for head in some])
@@ -138,8 +138,8 @@ class Batch:
                 return True
         return False
 
-    def _known_to_kill(self, held: Held) -> bool:
-        known = self._stores.ledger.known([head.message_id for head in self._holding.heads_of(held)])
+    def _known_to_kill(self, held: LeasedPart) -> bool:
+        known = self._stores.ledger.known([head.message_id for head in self._holding.messages_of(held)])
         errors = [entry.error for flows in known.values() for entry in flows.values() if not entry.done]
         return any(error is not None and error["type"] == WORKER_CRASH for error in errors)
 
@@ -192,7 +192,7 @@ class Batch:
         """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
         return self._settling.acknowledge_complete()
 
-    def completed(self, heads: Collection[Head]) -> Settlement:
+    def completed(self, heads: Collection[LeasedMessage]) -> Settlement:
         """How many of these messages, held before, are complete by now, and how many of those were dropped."""
         return self._settling.completed(heads)
 

@@ -1,4 +1,4 @@
-"""Suspects: what a step was working on when its process died, as noted in the ledger before.
+"""Crash tracking: what a step was working on when its process died, as noted in the ledger before.
 
 A suspect is one message, which is then known to be the one, or a part of a batch from one row's id to another's, which
 is what a DataFrame handler works on.
@@ -38,12 +38,12 @@ class Span(NamedTuple):
         return self.first <= one and (self.last is None or one <= self.last)
 
 
-def one(entry: Entry) -> str:
+def name_message(entry: Entry) -> str:
     """Names a single message; `entry` is what to record should it kill."""
     return encode_json([*entry.ref, entry.flow, entry.batch_id])
 
 
-def part(span: Span) -> str:
+def name_span(span: Span) -> str:
     """Names a part of a batch."""
     return encode_json(span._asdict())
 
@@ -54,7 +54,7 @@ def span_of(fence: Fence) -> Span | None:
     return Span(**named) if isinstance(named, dict) else None
 
 
-def blame(ledger: Ledger, fence: Fence) -> str | None:
+def record_crash(ledger: Ledger, fence: Fence) -> str | None:
     """Records as failed the one message that was being worked on; its id, or None if there were several or none
     known."""
     named = None if fence.suspect is None else decode(JSON, fence.suspect)
@@ -67,7 +67,7 @@ def blame(ledger: Ledger, fence: Fence) -> str | None:
 
 
 @contextmanager
-def until_the_end(
+def closing_step(
     ledger: Ledger, fence: Fence, *, is_death: Callable[[BaseException], bool] = lambda _: False
 ) -> Iterator[None]:
     """Closes the step at the end of the block, also when an exception ends it: that is not a crash, and no message is
@@ -82,7 +82,7 @@ def until_the_end(
     ledger.close_step(fence)
 
 
-def gave_up(entry: Entry | None, fence: Fence) -> bool:
+def died_in_this_run(entry: Entry | None, fence: Fence) -> bool:
     """Whether a worker of this very run died of the message: then it is left to the replay."""
     if entry is None or entry.error is None:
         return False

@@ -14,7 +14,7 @@ from homing.ids import new_id
 _LEASE = 60.0
 
 
-def give_up(stores: PipelineStores, ids: Collection[str], reason: str) -> set[str]:
+def dead_letter_messages(stores: PipelineStores, ids: Collection[str], reason: str) -> set[str]:
     """Moves those of these messages that wait, or have failed, to the dead-letter store; their ids.
 
     Leased and finished messages are left as they are. Copied before it is acknowledged, as everywhere.

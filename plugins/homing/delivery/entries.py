@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from homing.delivery.crash_tracking import gave_up
+from homing.delivery.crash_tracking import died_in_this_run
 from homing.errors import ContentError
 from homing.failure import as_json
 from homing.invocation.error_info import describe
@@ -31,4 +31,4 @@ def unreadable(about: Entry, error: ContentError) -> Entry:
 def is_over(before: Entry | None, fence: Fence) -> bool:
     """Whether nothing is left to do for a message in a flow: it is done, or a worker of this very run died of it, and
     it is left to the replay. A source flow that went well is run again for the destinations that are not done."""
-    return before is not None and ((before.done and before.state != PROCESSED) or gave_up(before, fence))
+    return before is not None and ((before.done and before.state != PROCESSED) or died_in_this_run(before, fence))

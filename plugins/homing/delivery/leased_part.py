@@ -1,4 +1,4 @@
-"""Holding: what a run has claimed, store by store, and who those messages are."""
+"""What a run has leased, store by store, and which messages those are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Held:
+class LeasedPart:
     """The part of a batch that one store holds for it. `copies` says that settlements write what lies there: only then
     is the record of a failure believed."""
 
@@ -41,7 +41,7 @@ class Held:
         return held_by(self.lease)
 
 
-class Head(NamedTuple):
+class LeasedMessage(NamedTuple):
     """A message of a batch without its content: its row's id, and what the ledger knows it by.
 
     `wrapped` says that the row is the record of a failure of that message; `crashes`, of how many that held it before
@@ -64,31 +64,31 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Holding:
+class RunLeases:
     """The messages that one run holds. A dead-letter store that is away holds up only its own."""
 
     stores: PipelineStores
     run_id: str
 
-    def parts(self) -> list[Held]:
+    def parts(self) -> list[LeasedPart]:
         """What the run holds now, store by store."""
         found = self.each(lambda store: (store, store.held_batch(self.run_id)))
         return [self.part(store, lease) for store, lease in found if lease is not None]
 
-    def part(self, store: PipelineStore, lease: BatchLease) -> Held:
+    def part(self, store: PipelineStore, lease: BatchLease) -> LeasedPart:
         """What this lease holds in this store."""
-        return Held(store, lease, copies=self.stores.hold_copies(store))
+        return LeasedPart(store, lease, copies=self.stores.hold_copies(store))
 
-    def heads_of(self, held: Held) -> list[Head]:
+    def messages_of(self, held: LeasedPart) -> list[LeasedMessage]:
         """The messages of one part of the batch, without their contents."""
         if held.copies:
-            return [head_of(row, copies=True) for row in held.store.batch_rows(held.lease)]
+            return [leased_message(row, copies=True) for row in held.store.batch_rows(held.lease)]
         return [
-            Head(row_id, MessageRef.of(table_id, number, row_id), batch_id or "", False, _crashes(crashes))
+            LeasedMessage(row_id, MessageRef.of(table_id, number, row_id), batch_id or "", False, _crashes(crashes))
             for number, row_id, batch_id, table_id, crashes in self._heads(held)
         ]
 
-    def _heads(self, held: Held) -> Iterator[tuple[Any, ...]]:
+    def _heads(self, held: LeasedPart) -> Iterator[tuple[Any, ...]]:
         pages = held.store.scans().pages(_HEAD, 0, LAST, conditions=held.conditions, page=_HEADS)
         return (row for page in pages for row in page)
 
@@ -152,9 +152,9 @@ def _untold(stores: PipelineStores) -> Iterator[MessageRef]:
                 yield ref
 
 
-def head_of(row: Row, *, copies: bool) -> Head:
+def leased_message(row: Row, *, copies: bool) -> LeasedMessage:
     about, wrapped = records.about(row, copies=copies), records.is_failure(row, copies=copies)
-    return Head(row["id"], about.ref, about.batch_id, wrapped, _crashes(row["crashes"]))
+    return LeasedMessage(row["id"], about.ref, about.batch_id, wrapped, _crashes(row["crashes"]))
 
 
 def _crashes(written: Any) -> int:

@@ -40,13 +40,13 @@ def replay_here(
     """
     chain.refuse_dataframes()
     fence = stores.ledger.open_step(batch.run_id, "replay", lease)
-    crash_tracking.blame(stores.ledger, fence)
+    crash_tracking.record_crash(stores.ledger, fence)
     fence = replace(fence, crashed=fence.crashed or batch.crashed_before())
     # If this process dies, the one delivery at most that each destination has in hand is made again.
     step = Step(chain, stores.ledger, fence, rate=rate or None, chunk=1)
     recorder = step.recorder()
     with (
-        crash_tracking.until_the_end(stores.ledger, fence),
+        crash_tracking.closing_step(stores.ledger, fence),
         LeaseKeeper(batch, stores.ledger, fence, lease, recorder.stop),
     ):
         ended = sum(replay_batch(step, batch, recorder).values(), Counter[str]())

@@ -62,7 +62,7 @@ class Recorder:
         if self._error is not None:
             raise self._error
         if self.careful:
-            self._ledger.suspect(self._fence, crash_tracking.one(entry))
+            self._ledger.suspect(self._fence, crash_tracking.name_message(entry))
 
     def rest(self) -> None:
         """Notes, after a crash, that no message is being handled: what happens now is the fault of none."""

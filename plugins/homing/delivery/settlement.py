@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from homing.delivery import crash_tracking, records
-from homing.delivery.leased_part import Head, Held, Holding, Row, head_of, weight_of
+from homing.delivery.leased_part import LeasedMessage, LeasedPart, Row, RunLeases, leased_message, weight_of
 from homing.failure import ref_in, ref_of, worker_crash
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import Message, MessageRef
@@ -56,16 +56,16 @@ class Settlement:
 class Sorted:
     """A part of a batch by what the ledger says of its messages; entries by the id of the row."""
 
-    complete: list[Head]
-    failed: list[Head]
-    untouched: list[Head]
+    complete: list[LeasedMessage]
+    failed: list[LeasedMessage]
+    untouched: list[LeasedMessage]
     entries: dict[str, dict[str, Entry]]
 
 
-class Settling:
+class Settler:
     """Sorts what a run holds by what the ledger says, and brings it to where it belongs."""
 
-    def __init__(self, holding: Holding, flows: Sequence[str], chain: str) -> None:
+    def __init__(self, holding: RunLeases, flows: Sequence[str], chain: str) -> None:
         self._holding = holding
         self._stores = holding.stores
         self._flows = tuple(flows)
@@ -108,13 +108,13 @@ class Settling:
             sum(self._holding.ask(held.store, partial(self._acknowledge, held))) for held in self._holding.parts()
         )
 
-    def _acknowledge(self, held: Held, _store: PipelineStore) -> int:
+    def _acknowledge(self, held: LeasedPart, _store: PipelineStore) -> int:
         """The same for one part."""
         found = self._sort(held)
         self._finish(held, [head.row_id for head in found.complete])
         return len(found.failed) + len(found.untouched)
 
-    def completed(self, heads: Collection[Head]) -> Settlement:
+    def completed(self, heads: Collection[LeasedMessage]) -> Settlement:
         """How many of these messages, held before, are complete by now, and how many of those were dropped."""
         known = self._stores.ledger.known([head.message_id for head in heads])
         stories = [known.get(head.ref, {}) for head in heads]
@@ -128,7 +128,7 @@ class Settling:
             copies = self._stores.hold_copies(store)
             stay = 0
             while rows := {row["id"]: row for row in store.dead_messages(stay)}:
-                found = self._sorted([head_of(row, copies=copies) for row in rows.values()])
+                found = self._sorted([leased_message(row, copies=copies) for row in rows.values()])
                 open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
                 letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
                 letters, _ = _by_size(letters, self._stores.dead_letters)
@@ -143,10 +143,10 @@ class Settling:
                 stay += len(rows) - len(finished)
         return moved
 
-    def sort_out(self, held: Held, taken: Collection[str]) -> set[str]:
+    def sort_out(self, held: LeasedPart, taken: Collection[str]) -> set[str]:
         """Keeps what a run is to work on, and releases the rest: dead letters of other pipelines, and all but the last
         message of an id; none of the ids that are `taken`. The ids of what is kept."""
-        heads = self._holding.heads_of(held)
+        heads = self._holding.messages_of(held)
         kept = {head.message_id: head for head in heads if head.message_id not in taken} if held.copies else {}
         if held.store is self._stores.dead_letters:
             known = self._stores.ledger.known(kept)
@@ -160,7 +160,7 @@ class Settling:
             heads = list(kept.values())
         return self._finish_moves(held, heads)
 
-    def _tell_ledger(self, held: Held, heads: Collection[Head]) -> set[str]:
+    def _tell_ledger(self, held: LeasedPart, heads: Collection[LeasedMessage]) -> set[str]:
         """Records what the copies of these messages say, where no run has recorded anything of them: a chain or a
         listener gave them up. From then on the ledger knows what is done of them, as of all others.
 
@@ -182,7 +182,7 @@ class Settling:
         ledger.close_step(fence)
         return foreign
 
-    def _finish_moves(self, held: Held, heads: list[Head]) -> set[str]:
+    def _finish_moves(self, held: LeasedPart, heads: list[LeasedMessage]) -> set[str]:
         """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
         if held.store is self._stores.dead_letters:
             return {head.message_id for head in heads}
@@ -201,13 +201,13 @@ class Settling:
         ledger, run_id, unknown = self._stores.ledger, self._holding.run_id, list[Fence]()
         for step in ledger.left_open(run_id):
             fence = ledger.open_step(run_id, step, DEFAULT_LEASE)
-            if crash_tracking.blame(ledger, fence) is None:
+            if crash_tracking.record_crash(ledger, fence) is None:
                 unknown.append(fence)
             else:
                 ledger.close_step(fence)  # or a settlement that is done again would not know who it was
         return unknown
 
-    def _count_crashes(self, parts: Sequence[Held], crashed: Sequence[Fence]) -> None:
+    def _count_crashes(self, parts: Sequence[LeasedPart], crashed: Sequence[Fence]) -> None:
         """Counts a crash for each message that one of these steps may have died of."""
         for held in parts if crashed else ():
             self._count_crash(held, crashed)
@@ -215,7 +215,7 @@ class Settling:
         for fence in crashed:
             self._stores.ledger.close_step(fence)
 
-    def _count_crash(self, held: Held, crashed: Sequence[Fence]) -> None:
+    def _count_crash(self, held: LeasedPart, crashed: Sequence[Fence]) -> None:
         """The same for one part. Those for which it is one too many have failed: alone in its replay, each shows
         whether it was the one."""
         found = self._sort(held)
@@ -234,7 +234,7 @@ class Settling:
 
     # -- moving ------------------------------------------------------------------------------------------------
 
-    def _moving(self, held: Held, found: Sorted, failed_to: PipelineStore, tried: bool) -> list[Head]:
+    def _moving(self, held: LeasedPart, found: Sorted, failed_to: PipelineStore, tried: bool) -> list[LeasedMessage]:
         """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
         a replay has failed for it, if one was tried."""
         if failed_to is self._stores.failures:
@@ -247,7 +247,9 @@ class Settling:
         run_id = self._holding.run_id
         return any(entry.state == FAILED and entry.run_id == run_id for entry in entries.values())
 
-    def _move(self, held: Held, moving: list[Head], found: Sorted, to: PipelineStore) -> tuple[set[str], set[str]]:
+    def _move(
+        self, held: LeasedPart, moving: list[LeasedMessage], found: Sorted, to: PipelineStore
+    ) -> tuple[set[str], set[str]]:
         """The ids of those of these messages that are in the other store now, and of those for which their records are
         too large: they are dead, and stay where they are."""
         gone, stuck = set[str](), set[str]()
@@ -263,7 +265,9 @@ class Settling:
             log.info("%d messages went from store %s to %s", len(gone), held.store.name, to.name)
         return gone, stuck
 
-    def _copies(self, held: Held, moving: list[Head], found: Sorted, to: PipelineStore) -> Iterator[dict[str, Message]]:
+    def _copies(
+        self, held: LeasedPart, moving: list[LeasedMessage], found: Sorted, to: PipelineStore
+    ) -> Iterator[dict[str, Message]]:
         """What the other store is to hold of these messages, by the ids of their rows, a portion at a time."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
         rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
@@ -288,7 +292,7 @@ class Settling:
         there = _kept(to, refs)
         return {one: copy for one, copy in copies.items() if refs[copy.id] not in there}
 
-    def _finish(self, held: Held, ids: Collection[str]) -> None:
+    def _finish(self, held: LeasedPart, ids: Collection[str]) -> None:
         """Acknowledges messages. Of a failure record nothing need be kept: the ledger knows the message's story."""
         if held.store is self._stores.store:
             held.store.settle_batch(held.lease, list(ids))
@@ -297,7 +301,7 @@ class Settling:
 
     # -- sorting -----------------------------------------------------------------------------------------------
 
-    def _held_again(self) -> Iterator[Held]:
+    def _held_again(self) -> Iterator[LeasedPart]:
         """What the run holds, and what it held until its lease ran out, unless another run has it by now."""
         run_id = self._holding.run_id
 
@@ -309,10 +313,10 @@ class Settling:
             if lease is not None:
                 yield self._holding.part(store, lease)
 
-    def _sort(self, held: Held) -> Sorted:
-        return self._sorted(self._holding.heads_of(held))
+    def _sort(self, held: LeasedPart) -> Sorted:
+        return self._sorted(self._holding.messages_of(held))
 
-    def _sorted(self, heads: list[Head]) -> Sorted:
+    def _sorted(self, heads: list[LeasedMessage]) -> Sorted:
         known = self._stores.ledger.known([head.message_id for head in heads])
         result = Sorted([], [], [], {})
         for head in heads:

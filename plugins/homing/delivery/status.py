@@ -15,7 +15,7 @@ from homing.scans import LAST, Condition
 
 
 @dataclass(frozen=True)
-class Story:
+class MessageStatus:
     """Where a message is, or how it ended, and what the ledger has of it by flow; the source flow's key is empty."""
 
     message_id: str
@@ -23,14 +23,14 @@ class Story:
     entries: Mapping[str, Entry]
 
 
-def tell(
+def message_status(
     stores: PipelineStores,
     flows: Sequence[str],
     *,
     batch_id: str | None = None,
     ids: Collection[str] = (),
     limit: int = 1000,
-) -> list[Story]:
+) -> list[MessageStatus]:
     """The stories of a batch's messages, or of all messages of these ids or names, `limit` at most."""
     wanted = _of_ids(stores, ids) if batch_id is None else _of_batch(stores, batch_id, limit)
     wanted = wanted[:limit]
@@ -52,7 +52,7 @@ def tell(
             return "delivered" if was_delivered(entries) else "dropped by rule"
         return "unknown"
 
-    return [Story(ref.id, outcome(ref, known.get(ref, {})), known.get(ref, {})) for ref in wanted]
+    return [MessageStatus(ref.id, outcome(ref, known.get(ref, {})), known.get(ref, {})) for ref in wanted]
 
 
 def _of_ids(stores: PipelineStores, ids: Collection[str]) -> list[MessageRef]:

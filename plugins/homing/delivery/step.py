@@ -18,7 +18,7 @@ from homing.delivery.entries import entry_of, is_over, unreadable
 from homing.delivery.recorder import Part, Recorder
 from homing.errors import ContentError
 from homing.invocation.rate_limit import RateLimiter
-from homing.ledger import DROPPED, FAILED, PROCESSED, Entry, Fence, Known, Ledger
+from homing.ledger import DROPPED, FAILED, PROCESSED, Entry, Fence, Ledger, LedgerEntries
 from homing.message import MessageRef
 from homing.pipeline import Flow, HandlerChain, MessageContext, SourceFlow
 from homing.pipeline.outcome import DeliveryOutcome
@@ -79,7 +79,7 @@ class ProcessorRun:
     #: What was recorded.
     states: list[str] = field(default_factory=list)
 
-    def run(self, begin: Begin, row: Any, about: Entry, known: Known) -> MessageContext | None:
+    def run(self, begin: Begin, row: Any, about: Entry, known: LedgerEntries) -> MessageContext | None:
         """The message after these processors, or None when it was left out by a rule, failed, or is not to be run.
         `about` is what is recorded of the row's message, should it fail in this flow."""
         before = known.get(about.ref, {}).get(about.flow) if known else None

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from homing.delivery import Batch, crash_tracking
 from homing.delivery.entries import entry_of, is_over
-from homing.delivery.leased_part import Head, Held
+from homing.delivery.leased_part import LeasedMessage, LeasedPart
 from homing.delivery.step import SKIPPED
 from homing.errors import HandlerError
 from homing.failure import worker_crash
@@ -53,7 +53,7 @@ class Source:
 
     processors: Sequence[Handler]
     start: int
-    read: Callable[[Sequence[Held], Sequence[Head] | None], DataFrame]
+    read: Callable[[Sequence[LeasedPart], Sequence[LeasedMessage] | None], DataFrame]
     plan: Callable[[DataFrame, dataframe_handlers.RowCounter, dataframe_handlers.Segment], DataFrame]
     keep: Keep
 
@@ -100,14 +100,14 @@ class DataFrameFlow:
         if not source.begins_native or not all(map(self.batch.is_new, parts)):
             return None
         counter = dataframe_handlers.RowCounter()
-        self.ledger.suspect(self.fence, crash_tracking.part(crash_tracking.Span()))
+        self.ledger.suspect(self.fence, crash_tracking.name_span(crash_tracking.Span()))
         try:
             frame = source.keep(source.plan(counter.begin(source.read(parts, None)), counter, source.all), counter)
             counter.verify()
             if not counter.let_pass(sum(held.lease.size for held in parts)):
                 out = _ids(frame)
                 _refuse_twice(out)
-                heads = self.batch.heads()
+                heads = self.batch.messages()
                 if len(heads) != counter.entered:
                     return None  # what came to the batch since, or was not read, was left out by no rule
                 self._account(SOURCE_FLOW, source.processors, heads, out, DROPPED)
@@ -119,7 +119,7 @@ class DataFrameFlow:
         return frame
 
     def _part_by_part(self, source: Source) -> list[DataFrame]:
-        heads = self.batch.heads()
+        heads = self.batch.messages()
         known = self._known(heads, SOURCE_FLOW)
         waiting = [head for head in heads if not is_over(known.get(head.message_id), self.fence)]
         frames: list[DataFrame] | None = None
@@ -132,10 +132,10 @@ class DataFrameFlow:
         self,
         source: Source,
         section: dataframe_handlers.Segment,
-        waiting: Sequence[Head],
+        waiting: Sequence[LeasedMessage],
         frames: Sequence[DataFrame] | None,
         known: Mapping[str, Entry],
-    ) -> tuple[list[Head], list[DataFrame]]:
+    ) -> tuple[list[LeasedMessage], list[DataFrame]]:
         """Those of these messages that come out of a section of the source flow, and what comes out. `frames` is what
         came out of the section before it."""
         # Where handlers for messages come first, to read is to run them: then a part is read when its turn comes.
@@ -145,9 +145,9 @@ class DataFrameFlow:
         if not rows:
             given = source.read(self.batch.held(), None) if frames is None else reduce(DataFrame.union, frames)
             messages = Parted(self._only(given, waiting), len(waiting))
-        results, passed = Results(self.spark, source.keep), list[Head]()
+        results, passed = Results(self.spark, source.keep), list[LeasedMessage]()
 
-        def call(some: Sequence[Head]) -> None:
+        def call(some: Sequence[LeasedMessage]) -> None:
             counter = dataframe_handlers.RowCounter()
             self._take_in_hand(SOURCE_FLOW, some, rows=rows)
             part = source.read(self.batch.held(), some) if messages is None else messages.part(some)
@@ -188,7 +188,7 @@ class DataFrameFlow:
         last = max(cut.stop for cut in dataframe_handlers.segments(handlers) if cut.native)
         start = min(last, len(flow.processors))
 
-        def call(some: Sequence[Head]) -> None:
+        def call(some: Sequence[LeasedMessage]) -> None:
             counter = dataframe_handlers.RowCounter()
             self._take_in_hand(flow.name, some, rows=False)
             frame = through(messages.part(some), flow.name, flow.processors[:start], 0, counter)
@@ -200,7 +200,7 @@ class DataFrameFlow:
             done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
             total.update(done)
 
-        def give_up(head: Head, error: Exception) -> None:
+        def give_up(head: LeasedMessage, error: Exception) -> None:
             total[FAILED] += 1
             self._give_up(flow.name, handlers, head, error)
 
@@ -218,7 +218,11 @@ class DataFrameFlow:
         return total
 
     def _hand_over(
-        self, flow: DestinationFlow, frame: DataFrame, some: Sequence[Head], counter: dataframe_handlers.RowCounter
+        self,
+        flow: DestinationFlow,
+        frame: DataFrame,
+        some: Sequence[LeasedMessage],
+        counter: dataframe_handlers.RowCounter,
     ) -> Counter[str]:
         """Gives a frame to a DataFrame destination, and records it as delivered when that returns."""
         out = {head.message_id: 1 for head in some}
@@ -245,11 +249,11 @@ class DataFrameFlow:
 
     # -- who is who --------------------------------------------------------------------------------------------
 
-    def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[Head], Counter[str], dict[str, Entry]]:
+    def _waiting(self, flow: str, processed: DataFrame) -> tuple[list[LeasedMessage], Counter[str], dict[str, Entry]]:
         """What is to be delivered, in order of id; what is not, by its state; and what the ledger has about them."""
         rows = processed.select("table_id", "sequence", "id").toArrow().to_pylist()
         # What a process left long ago may name messages that another run holds by now.
-        held = {head.ref: head for head in self.batch.heads()}
+        held = {head.ref: head for head in self.batch.messages()}
         refs = [MessageRef.of(*row.values()) for row in rows]
         found = [held[ref] for ref in refs if ref in held]
         known = self._known(found, flow, done=True)
@@ -262,13 +266,13 @@ class DataFrameFlow:
                 waiting.append(head)
         return sorted(waiting, key=lambda head: head.message_id), total, known
 
-    def _known(self, heads: Sequence[Head], flow: str, *, done: bool = False) -> dict[str, Entry]:
+    def _known(self, heads: Sequence[LeasedMessage], flow: str, *, done: bool = False) -> dict[str, Entry]:
         """What the ledger has about these messages in this flow; without `done`, only what failed."""
         entries = self.ledger.known([head.message_id for head in heads])
         found = {head.message_id: entries.get(head.ref, {}).get(flow) for head in heads}
         return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
 
-    def _only(self, processed: DataFrame, waiting: Sequence[Head]) -> DataFrame:
+    def _only(self, processed: DataFrame, waiting: Sequence[LeasedMessage]) -> DataFrame:
         ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.message_id for head in waiting], pa.string())}))
         return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
 
@@ -276,10 +280,10 @@ class DataFrameFlow:
 
     def _bisection(
         self,
-        call: Callable[[Sequence[Head]], None],
-        give_up: Callable[[Head, Exception], None],
+        call: Callable[[Sequence[LeasedMessage]], None],
+        give_up: Callable[[LeasedMessage, Exception], None],
         known: Mapping[str, Entry],
-    ) -> Bisection[Head]:
+    ) -> Bisection[LeasedMessage]:
         """`known` is what the ledger has about some of the messages in this flow, none of which is done."""
         return Bisection(call, give_up, self._is_fault, lambda head: head.message_id in known)
 
@@ -298,15 +302,17 @@ class DataFrameFlow:
             return False
         return is_fault(error)
 
-    def _take_in_hand(self, flow: str, some: Sequence[Head], *, rows: bool) -> None:
+    def _take_in_hand(self, flow: str, some: Sequence[LeasedMessage], *, rows: bool) -> None:
         """Names these messages, should what comes next kill the driver. Raises when the step was taken over."""
         alone = len(some) == 1
         self.ledger.suspect(
             self.fence,
-            crash_tracking.one(some[0].entry(flow, FAILED)) if alone else crash_tracking.part(_span(some, rows=rows)),
+            crash_tracking.name_message(some[0].entry(flow, FAILED))
+            if alone
+            else crash_tracking.name_span(_span(some, rows=rows)),
         )
 
-    def _parts(self, waiting: Sequence[Head], *, rows: bool) -> Iterable[Sequence[Head]]:
+    def _parts(self, waiting: Sequence[LeasedMessage], *, rows: bool) -> Iterable[Sequence[LeasedMessage]]:
         """All messages at once; after a crash, those that may have caused it in small parts, apart from the others.
         They are in order of their rows' ids, or of their own."""
         most = max((head.crashes for head in waiting), default=0)
@@ -328,7 +334,7 @@ class DataFrameFlow:
     # -- the ledger --------------------------------------------------------------------------------------------
 
     def _account(
-        self, flow: str, handlers: Sequence[Handler], some: Sequence[Head], out: Mapping[str, int], state: str
+        self, flow: str, handlers: Sequence[Handler], some: Sequence[LeasedMessage], out: Mapping[str, int], state: str
     ) -> int:
         """Records as left out by a rule whatever neither came out nor has been recorded; how many."""
         missing = [head for head in some if head.message_id not in out]
@@ -344,7 +350,7 @@ class DataFrameFlow:
         # What failed once is recorded as processed by what comes before a DataFrame handler: that is not its end.
         return entry.state != PROCESSED and (entry.done or entry.run_id == self.fence.run_id)
 
-    def _give_up(self, flow: str, handlers: Sequence[Handler], head: Head, error: Exception) -> None:
+    def _give_up(self, flow: str, handlers: Sequence[Handler], head: LeasedMessage, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
         if flow != SOURCE_FLOW and any(name == handler.name for handler in handlers if handler.kind in PROCESSORS):
             name = name_processor(name, flow)
@@ -358,7 +364,7 @@ class DataFrameFlow:
             self.ledger.record(self.fence, rows[start : start + _CHUNK])
 
 
-def _span(some: Sequence[Head], *, rows: bool) -> crash_tracking.Span:
+def _span(some: Sequence[LeasedMessage], *, rows: bool) -> crash_tracking.Span:
     first, last = some[0], some[-1]
     if rows:
         return crash_tracking.Span(first.row_id, last.row_id)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from homing.delivery import Batch, PipelineStores
 from homing.delivery.arrow.columns import UNFIT
-from homing.delivery.leased_part import Head, Held
+from homing.delivery.leased_part import LeasedMessage, LeasedPart
 from homing.delivery.step import log_deliveries, log_result
 from homing.delivery.work_files import WorkDir
 from homing.errors import LeaseLostError
@@ -43,7 +43,7 @@ class Pipeline:
     store: str
     dead_letter_store: str
 
-    def address(self, held: Held, stores: PipelineStores) -> StoreAddress:
+    def address(self, held: LeasedPart, stores: PipelineStores) -> StoreAddress:
         """Where to find what is held there, from any process."""
         url = self.dead_letter_store if held.store is stores.dead_letters else self.store
         return StoreAddress.of({"url": url, "store": held.store.name})
@@ -117,7 +117,7 @@ class Engine:
         processors, start = self.chain.source.processors, self._begins_at()
         return self._dataframe_flow().process(Source(processors, start, self._read, self._source_flow, keep))
 
-    def _read(self, parts: Sequence[Held], some: Sequence[Head] | None) -> DataFrame:
+    def _read(self, parts: Sequence[LeasedPart], some: Sequence[LeasedMessage] | None) -> DataFrame:
         """These messages, or all, of these parts of the batch, after the handlers before the first for DataFrames."""
         start, frames = self._begins_at(), []
         native_first = dataframe_handlers.is_native(self.chain.source.processors) and start == 0
@@ -188,7 +188,7 @@ class Engine:
                 total = self._dataframe_flow().deliver(flow, messages, self._through, each, rate)
             else:
                 # What a process left long ago may name messages that another run holds by now.
-                held = frozenset(head.ref for head in self.batch.heads())
+                held = frozenset(head.ref for head in self.batch.messages())
                 total = self._each(name, messages, 0, held, rate)
         log_deliveries(self.batch, name, total)
         return total
@@ -239,7 +239,7 @@ class Engine:
     def _parquet(self, files: Sequence[str]) -> DataFrame:
         return self.spark.read.schema(PROCESSED_DDL).options(**reading_options()).parquet(*files)
 
-    def _parts(self, held: Held, some: Sequence[Head] | None) -> Parts:
+    def _parts(self, held: LeasedPart, some: Sequence[LeasedMessage] | None) -> Parts:
         """What one store holds of these messages, which stand in a row when ordered by id; of all for None."""
         address = self.pipeline.address(held, self.stores)
         span = None if some is None else (some[0].row_id, some[-1].row_id)

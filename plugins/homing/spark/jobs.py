@@ -191,12 +191,12 @@ def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callabl
     failed, and the rest of the batch goes on."""
     for crashes in range(MOST_CRASHES + 1):
         fence = open_step()
-        if killer := crash_tracking.blame(ledger, fence):
+        if killer := crash_tracking.record_crash(ledger, fence):
             log.warning("message %s kills the worker that handles it: it is left out", killer)
         if fence.crashed:
             log.warning("a worker crashed in this batch; continuing one message at a time")
         try:
-            with crash_tracking.until_the_end(ledger, fence, is_death=is_death):
+            with crash_tracking.closing_step(ledger, fence, is_death=is_death):
                 run(fence)
         except Exception as error:
             if not is_crash(error) or crashes == MOST_CRASHES:

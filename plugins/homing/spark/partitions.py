@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from homing.delivery.arrow.page import Page
-from homing.delivery.leased_part import Held
+from homing.delivery.leased_part import LeasedPart
 from homing.scans import Condition
 from homing.spark.columns import STORED_DDL
 from homing.spark.options import StoreAddress
@@ -32,7 +32,7 @@ class Parts:
     copies: bool
 
     @classmethod
-    def of(cls, address: StoreAddress, held: Held, number: int, ids: tuple[str, str] | None) -> Parts:
+    def of(cls, address: StoreAddress, held: LeasedPart, number: int, ids: tuple[str, str] | None) -> Parts:
         """What is held there in at most so many ranges; with `ids`, only from the first to the second of them."""
         only = () if ids is None else (Condition("id", ">=", ids[0]), Condition("id", "<=", ids[1]))
         which = (*held.conditions, *only)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from homing.delivery.arrow.columns import PROCESSED
-from homing.delivery.leased_part import Head
+from homing.delivery.leased_part import LeasedMessage
 from homing.portions import MOST_BYTES
 from homing.spark import dataframe_handlers
 from homing.spark.columns import PROCESSED_DDL
@@ -45,7 +45,7 @@ class Parted:
         if self._made:
             self._cached.unpersist()
 
-    def part(self, some: Sequence[Head]) -> DataFrame:
+    def part(self, some: Sequence[LeasedMessage]) -> DataFrame:
         """These of the messages. They are read anew for all of them, and once for all smaller parts."""
         if len(some) == self._number:
             return self._messages
@@ -53,7 +53,7 @@ class Parted:
         # Of as many tasks as there are of all messages, most would find nothing to do.
         return mine.coalesce(1) if len(some) <= SMALL else mine
 
-    def is_small(self, some: Sequence[Head]) -> bool:
+    def is_small(self, some: Sequence[LeasedMessage]) -> bool:
         """Whether these are so few, and so light, that what comes of them may be held in this process."""
         return len(some) < min(SMALL + 1, self._number) and len(some) * self._longest <= MOST_BYTES
 

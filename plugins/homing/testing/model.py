@@ -47,7 +47,7 @@ ANY_CONTENT = st.one_of(
 
 
 @dataclass
-class Known:
+class Expected:
     """What the model knows of one message."""
 
     content: Any
@@ -69,7 +69,7 @@ class Comparison(RuleBasedStateMachine):
         self.place = replace(place, name=f"t{uuid.uuid4().hex[:12]}")
         self.store = self.place.with_options(ack_wait=600, max_deliveries=1000).open()
         self.can = self.store.features
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, Expected] = {}
         self.held: list[Message] = []
         self.lost: list[Message] = []
         self.ticks = 0
@@ -117,7 +117,7 @@ class Comparison(RuleBasedStateMachine):
         priority = priority if PRIORITY in self.can else 0
         number = self.tick()
         message_id = self.store.store(Message(f"m{number}", content, priority=priority))
-        self.known[message_id] = Known(content, number, number, priority)
+        self.known[message_id] = Expected(content, number, number, priority)
 
     @precondition(lambda self: self.known and DEDUPLICATION in self.can)
     @rule(data=st.data())
@@ -145,7 +145,7 @@ class Comparison(RuleBasedStateMachine):
     def settled(self, message: Message, success: bool) -> None:
         self.ends(self.known[message.id], ACKNOWLEDGED if success else AVAILABLE, self.tick())
 
-    def ends(self, known: Known, state: str, due: int) -> None:
+    def ends(self, known: Expected, state: str, due: int) -> None:
         """Its lease is given back; what comes again is nobody's."""
         known.state, known.due, known.token = state, due, None
         known.batch = None if state in (AVAILABLE, DEFERRED) else known.batch
@@ -249,7 +249,7 @@ class Comparison(RuleBasedStateMachine):
         number = self.tick()
         at = datetime.now(timezone.utc) + timedelta(hours=1)
         message_id = self.store.store(content, id=f"m{number}", scheduled_at=at)
-        self.known[message_id] = Known(content, number, number, state=SCHEDULED)
+        self.known[message_id] = Expected(content, number, number, state=SCHEDULED)
 
     @precondition(lambda self: self.known and CANCEL in self.can)
     @rule(data=st.data())

@@ -30,10 +30,10 @@ def hold(pipeline: str, place: str, which: object = "") -> None:
 def hold_in_stores() -> None:
     """Makes places of what tasks do with stores: `look` before a claim, `claimed` after it was committed, and
     `copied<store>` between copying messages to another store and acknowledging them."""
-    from homing.delivery.settlement import Settling
+    from homing.delivery.settlement import Settler
     from homing.stores.sql import SqlStore
 
-    lease_batch, copy = SqlStore.lease_batch, Settling._copy
+    lease_batch, copy = SqlStore.lease_batch, Settler._copy
 
     def held_lease_batch(self: SqlStore, *args: Any, **kwargs: Any) -> Any:
         hold(self.name, "look")
@@ -41,8 +41,8 @@ def hold_in_stores() -> None:
         hold(self.name, "claimed")
         return leased
 
-    def held_copy(self: Settling, copies: Any, to: SqlStore) -> None:
+    def held_copy(self: Settler, copies: Any, to: SqlStore) -> None:
         copy(self, copies, to)
         hold(self.store_name, "copied", to.name)
 
-    SqlStore.lease_batch, Settling._copy = held_lease_batch, held_copy  # type: ignore[method-assign]
+    SqlStore.lease_batch, Settler._copy = held_lease_batch, held_copy  # type: ignore[method-assign]

@@ -135,7 +135,7 @@ def test_a_burst_is_hinted_at_until_the_last_message_has_been_claimed(
             triggerer.store(seq)
             batch = pipeline.batch(f"run {run}")
             settled.append(batch.claim(10))
-            for head in batch.heads():
+            for head in batch.messages():
                 pipeline.delivered(f"run {run}", head.message_id, *FLOWS)
             batch.settle()
         assert await triggerer.none_within(0.6)

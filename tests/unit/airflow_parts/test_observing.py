@@ -29,8 +29,8 @@ from homing.airflow.serialized_dag import FIELD, PipelineReference, describe_pip
 from homing.airflow.task_notes import on_dag_run_failed, on_dag_run_success, show_messages
 from homing.airflow.xcoms import IDS, NOTE, read_column
 from homing.delivery import PipelineStores
-from homing.delivery.dead_letter import give_up
-from homing.delivery.status import tell
+from homing.delivery.dead_letter import dead_letter_messages
+from homing.delivery.status import message_status
 from homing.ledger import DROPPED, SOURCE_FLOW, Entry
 from tests.unit.airflow_parts.conftest import DAG_OF_OURS, FakeTask
 from tests.unit.delivery.conftest import FLOWS, Pipeline
@@ -193,7 +193,7 @@ def mixed(pipeline: Pipeline) -> dict[str, str]:
     for message_id in (failed, dead):
         pipeline.failed("orders/run", message_id, "crm")
     batch.settle()
-    give_up(pipeline.stores, [dead], "not today")
+    dead_letter_messages(pipeline.stores, [dead], "not today")
     outcomes = ("delivered", "dropped by rule", "failed, to be replayed", "dead-lettered", "on its way")
     return dict(zip((done, dropped, failed, dead, waiting), outcomes, strict=True))
 
@@ -201,14 +201,14 @@ def mixed(pipeline: Pipeline) -> dict[str, str]:
 def test_the_stories_of_a_batch_tell_of_every_message_how_it_ended(
     stores: PipelineStores, mixed: dict[str, str]
 ) -> None:
-    found = tell(stores, FLOWS, batch_id="orders/run")
+    found = message_status(stores, FLOWS, batch_id="orders/run")
 
     assert {story.message_id: story.outcome for story in found} == {
         message_id: outcome for message_id, outcome in mixed.items() if outcome != "on its way"
     }
-    assert {story.outcome for story in tell(stores, FLOWS, ids=list(mixed))} == set(mixed.values())
-    assert len(tell(stores, FLOWS, batch_id="orders/run", limit=2)) == 2
-    assert tell(stores, FLOWS, ids=["nobody"])[0].outcome == "unknown"
+    assert {story.outcome for story in message_status(stores, FLOWS, ids=list(mixed))} == set(mixed.values())
+    assert len(message_status(stores, FLOWS, batch_id="orders/run", limit=2)) == 2
+    assert message_status(stores, FLOWS, ids=["nobody"])[0].outcome == "unknown"
 
 
 def test_the_page_shows_the_messages_and_nothing_a_message_says_becomes_markup(

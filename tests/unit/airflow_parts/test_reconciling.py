@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import DagRunTriggerException
 
 from homing.airflow import ReconcileOperator, reconcile_dag
 from homing.airflow.pipeline_config import PipelineAddress
-from homing.delivery import Batch, PipelineStores, Settlement, keep_books
+from homing.delivery import Batch, PipelineStores, Settlement, run_audit
 from homing.errors import ConfigurationError, StoreError
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import FLOWS, Pipeline, names, waiting
@@ -48,7 +48,7 @@ def test_a_batch_whose_run_is_gone_is_settled_once_its_lease_has_ended(
 
     assert stores.store.view.present([done, failed, untouched]) == {untouched}
     assert waiting(stores) == {failed}
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced
 
 
 def test_a_failure_whose_replay_never_came_is_replayed(
@@ -73,7 +73,7 @@ def test_what_the_store_gave_up_is_dead_lettered_without_waiting_for_a_claim(
     reconcile(urls)
 
     assert stores.dead_letters.count()["available"] == 1
-    assert keep_books(stores, FLOWS).total.dead_lettered == 1
+    assert run_audit(stores, FLOWS).total.dead_lettered == 1
 
 
 def test_a_chain_that_cannot_be_imported_proves_nothing_complete_and_strands_nothing(
@@ -92,7 +92,7 @@ def test_a_chain_that_cannot_be_imported_proves_nothing_complete_and_strands_not
     assert (stores.store.count()["available"], stores.store.count()["dead"]) == (1, 1)
     assert stores.store.view.present([done]) == {done}
     assert waiting(stores) == {failed}
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced
 
 
 def test_one_batch_that_cannot_be_settled_holds_up_nothing_else(

@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import (
 from homing.airflow import PipelineConfig, ReplayOperator, SelectOperator, SettleOperator
 from homing.airflow.operators.select import ApproveReplayOperator, read_selection, replay_params
 from homing.airflow.operators.settle import SettleReplayOperator
-from homing.delivery import PipelineStores, keep_books
+from homing.delivery import PipelineStores, run_audit
 from homing.errors import ConfigurationError
 from homing.retry import RetryPolicy
 from tests.unit.airflow_parts.conftest import FakeTask, context
@@ -130,7 +130,7 @@ def test_a_replay_acts_on_what_was_selected_and_not_on_what_failed_since(
 
     assert waiting(stores) == {later}
     assert stores.ledger.entries(failed)[failed[0]]["lake"].deliveries == 1
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced
 
 
 def test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(
@@ -142,7 +142,7 @@ def test_a_replay_that_still_fails_is_retried_and_then_dead_lettered(
 
     SettleReplayOperator(task_id="settle", pipeline=spec).execute(context("replay"))
 
-    assert (stores.dead_letters.count()["available"], keep_books(stores, FLOWS).balanced) == (3, True)
+    assert (stores.dead_letters.count()["available"], run_audit(stores, FLOWS).balanced) == (3, True)
 
 
 def test_clearing_the_replay_takes_up_the_dead_letters(
@@ -154,7 +154,7 @@ def test_clearing_the_replay_takes_up_the_dead_letters(
     replay(spec, "replay", failed)
 
     assert stores.dead_letters.count()["available"] == 0
-    assert keep_books(stores, FLOWS).total.delivered == 3
+    assert run_audit(stores, FLOWS).total.delivered == 3
 
 
 def test_a_rate_goes_to_spark_where_handlers_take_dataframes(
@@ -263,7 +263,7 @@ def test_what_waits_for_an_answer_is_not_replayed_meanwhile_but_after_it(
     answer(asking, "Approve")
     replay(spec, "asking", failed)
 
-    assert keep_books(stores, FLOWS).total.delivered == 3
+    assert run_audit(stores, FLOWS).total.delivered == 3
 
 
 def test_what_was_refused_is_left_to_people(
@@ -275,11 +275,11 @@ def test_what_was_refused_is_left_to_people(
 ) -> None:
     answer(asking, "Reject")
 
-    assert keep_books(stores, FLOWS).total.dead_lettered == 3
+    assert run_audit(stores, FLOWS).total.dead_lettered == 3
     SettleOperator(task_id="settle", pipeline=spec, replay_dag_id="orders_replay").execute(context("another"))
     monkeypatch.setenv("CRM", "up")
     replay(spec, "by hand", select(spec, error_group="crm: ValueError"))
-    assert keep_books(stores, FLOWS).total.delivered == 3
+    assert run_audit(stores, FLOWS).total.delivered == 3
 
 
 def test_settling_often_asks_for_one_replay_of_what_was_left_over(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from homing import ExecutionError, HandlerChain, ListenerConfig, Message, ReplayConfig, StoreListener, destination
-from homing.delivery import Batch, PipelineStores, keep_books
+from homing.delivery import Batch, PipelineStores, run_audit
 from homing.delivery.local_runner import replay_here
 from homing.errors import LeaseLostError
 from homing.failure import FAILURE_TYPE, FailureRecord, build_record, dead_letter_id
@@ -73,10 +73,10 @@ def by_settlement(stores: PipelineStores, refusing: Refusing) -> Message:
 
 def by_hand(stores: PipelineStores, refusing: Refusing, homing: Shell | None = None) -> Message:
     """Somebody dead-letters a message that no chain has seen."""
-    from homing.delivery.dead_letter import give_up
+    from homing.delivery.dead_letter import dead_letter_messages
 
     stores.store.store({"n": 1}, id="m1")
-    assert give_up(stores, ["m1"], "a test") == {"m1"}
+    assert dead_letter_messages(stores, ["m1"], "a test") == {"m1"}
     (letter,) = stores.dead_letters.browse()
     return letter
 
@@ -216,7 +216,7 @@ def test_a_replay_that_fails_again_leaves_it_where_it_was(
 def test_the_books_know_a_listeners_dead_letter(stores: PipelineStores, refusing: Refusing) -> None:
     by_listener(stores, refusing)
 
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
 
     assert (books.total.dead_lettered, books.balanced) == (1, True)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from homing import HandlerChain, MessageContext, destination
-from homing.delivery import Batch, Books, PipelineStores, Settlement, keep_books, open_pipeline_stores
+from homing.delivery import AuditReport, Batch, PipelineStores, Settlement, open_pipeline_stores, run_audit
 from homing.delivery.local_runner import replay_here
 from homing.message import ACKNOWLEDGED
 from homing.stores.sql import SqlStore
@@ -49,8 +49,8 @@ class Shop:
         self.away = away
         replay_here(self.stores, batch, self.chain)
 
-    def books(self) -> Books:
-        return keep_books(self.stores, ["crm"])
+    def books(self) -> AuditReport:
+        return run_audit(self.stores, ["crm"])
 
 
 @contextmanager

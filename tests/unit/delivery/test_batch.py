@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Batch, Settlement, keep_books, open_pipeline_stores
+from homing.delivery import Batch, Settlement, open_pipeline_stores, run_audit
 from homing.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
 from homing.ledger import DELIVERED, DROPPED, FILTERED, PART, PROCESSED, SOURCE_FLOW, Entry
 from homing.pipeline import read_record
@@ -181,7 +181,7 @@ def test_a_dead_letter_is_replayed_where_it_lies_and_acknowledged_once_delivered
     assert replay.finish_replay() == Settlement()
 
     assert sum(pipeline.stores.dead_letters.count().values()) == 0
-    assert keep_books(pipeline.stores, FLOWS).total.delivered == 1
+    assert run_audit(pipeline.stores, FLOWS).total.delivered == 1
 
 
 def test_a_dead_letter_whose_replay_fails_again_stays_a_dead_letter(pipeline: Pipeline) -> None:
@@ -257,7 +257,7 @@ def test_what_crashed_every_consumer_is_brought_to_the_dead_letter_store(pipelin
     letter = pipeline.stores.dead_letters.retrieve()
     assert letter is not None
     assert letter.dead_letter_reason == "crashed"
-    assert keep_books(pipeline.stores, FLOWS).balanced
+    assert run_audit(pipeline.stores, FLOWS).balanced
 
 
 # -- crashes: what is durable right before and right after each acknowledgement ---------------------------------
@@ -285,7 +285,7 @@ def test_a_settlement_that_dies_half_way_is_completed_by_the_next(
         crash(target, method)
     with pytest.raises(Crash):
         pipeline.batch("run").settle()
-    assert keep_books(pipeline.stores, FLOWS).total.waiting == 1
+    assert run_audit(pipeline.stores, FLOWS).total.waiting == 1
 
     pipeline.batch("run").settle()
 
@@ -319,7 +319,7 @@ def test_a_dead_lettering_that_dies_before_its_acknowledgement_is_completed_and_
     crash_on_second_call(pipeline.stores.failures, "forget_batch")
     with pytest.raises(Crash):
         replay.finish_replay()
-    books = keep_books(pipeline.stores, FLOWS)
+    books = run_audit(pipeline.stores, FLOWS)
     assert (books.total.dead_lettered, books.balanced) == (1, True)
 
     replay.finish_replay()
@@ -396,7 +396,7 @@ def test_a_failure_that_is_not_to_be_replayed_becomes_a_dead_letter_with_its_own
     assert pipeline.batch("asking").reject([message_id]) == Settlement(dead_lettered=1)
 
     assert [letter.dead_letter_reason for letter in pipeline.stores.dead_letters.browse()] == ["ValueError"]
-    assert keep_books(pipeline.stores, FLOWS).balanced
+    assert run_audit(pipeline.stores, FLOWS).balanced
     assert pipeline.batch("by hand").reclaim([message_id]) == 1
 
 
@@ -439,8 +439,8 @@ def test_two_pipelines_may_share_a_dead_letter_store_and_their_messages_ids(pipe
     assert {row[0] for row in orders.dead_letters.view.states()} == letters
     again = Pipeline(invoices).batch("replay")
     assert again.reclaim(["1"]) == 1
-    assert [head.message_id for head in again.heads()] == ["1"]
-    assert keep_books(orders, FLOWS).total.dead_lettered == 1
+    assert [head.message_id for head in again.messages()] == ["1"]
+    assert run_audit(orders, FLOWS).total.dead_lettered == 1
 
 
 def test_a_dead_letter_store_that_is_away_does_not_hold_up_good_messages(
@@ -506,7 +506,7 @@ def test_a_replay_that_died_too_often_is_dead_lettered(pipeline: Pipeline) -> No
     replay.finish_replay()
 
     assert pipeline.stores.dead_letters.count()["available"] == 1
-    assert keep_books(pipeline.stores, FLOWS).total.dead_lettered == 1
+    assert run_audit(pipeline.stores, FLOWS).total.dead_lettered == 1
 
 
 def test_a_store_cannot_be_its_own_dead_letter_store(tmp_path: Path) -> None:
@@ -529,5 +529,5 @@ def test_a_rule_that_drops_a_message_in_its_replay_ends_it(pipeline: Pipeline) -
     pipeline.record("replay", Entry(pipeline.ref(message_id), SOURCE_FLOW, DROPPED, batch_id="run"))
 
     assert replay.acknowledge_complete() == 0
-    books = keep_books(pipeline.stores, FLOWS)
+    books = run_audit(pipeline.stores, FLOWS)
     assert (books.balanced, books.total.delivered, books.destinations["crm"].dropped) == (True, 1, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from homing.delivery import keep_books
-from homing.delivery.audit import Books, Column
+from homing.delivery import run_audit
+from homing.delivery.audit import AuditReport, Totals
 from homing.ledger import DELIVERED, DROPPED, FILTERED, SOURCE_FLOW, Entry
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
@@ -21,7 +21,7 @@ def test_every_outcome_has_its_place(pipeline: Pipeline) -> None:
     pipeline.failed("run", failed, "crm")
     batch.settle()
 
-    books = keep_books(pipeline.stores, FLOWS)
+    books = run_audit(pipeline.stores, FLOWS)
 
     total = books.total
     assert (total.accepted, total.delivered, total.dropped, total.dead_lettered, total.waiting) == (
@@ -43,7 +43,7 @@ def test_a_message_that_is_nowhere_is_named(pipeline: Pipeline) -> None:
     for held in batch.held():
         held.store.settle_batch(held.lease, [lost])  # acknowledged although nobody delivered it
 
-    books = keep_books(pipeline.stores, FLOWS)
+    books = run_audit(pipeline.stores, FLOWS)
 
     assert not books.balanced
     assert books.unaccounted == [lost]
@@ -56,7 +56,7 @@ def test_a_destination_that_was_left_out_is_noticed(pipeline: Pipeline) -> None:
     for held in batch.held():
         held.store.settle_batch(held.lease, [message_id])
 
-    books = keep_books(pipeline.stores, FLOWS)
+    books = run_audit(pipeline.stores, FLOWS)
 
     assert books.destinations["lake"].balanced
     assert not books.destinations["crm"].balanced
@@ -68,7 +68,7 @@ def test_a_second_delivery_is_counted(pipeline: Pipeline) -> None:
     pipeline.delivered("run", message_id, "crm")
     batch.settle()
 
-    books = keep_books(pipeline.stores, FLOWS)
+    books = run_audit(pipeline.stores, FLOWS)
 
     assert (books.total.delivered, books.total.duplicates) == (1, 1)
     assert books.destinations["crm"].duplicates == 1
@@ -77,21 +77,21 @@ def test_a_second_delivery_is_counted(pipeline: Pipeline) -> None:
 
 def test_the_books_say_since_when_they_count(pipeline: Pipeline) -> None:
     stores = pipeline.stores
-    assert keep_books(stores, FLOWS).since is None
+    assert run_audit(stores, FLOWS).since is None
     batch, (message_id,) = pipeline.claimed("run", 1)
     pipeline.delivered("run", message_id, *FLOWS)
     batch.settle()
     stores.store.store(2)
     first, second = (message.enqueued_at for message in stores.store.browse())
 
-    assert keep_books(stores, FLOWS).since == first
+    assert run_audit(stores, FLOWS).since == first
     stores.store.purge(0)
-    assert keep_books(stores, FLOWS).since == second
-    assert "Counted since 20" in str(keep_books(stores, FLOWS))
+    assert run_audit(stores, FLOWS).since == second
+    assert "Counted since 20" in str(run_audit(stores, FLOWS))
 
 
 @pytest.mark.parametrize("side", ["destinations", "batches"])
 def test_books_in_which_one_column_does_not_balance_do_not_balance(side: str) -> None:
-    missing = Column(accepted=2, delivered=1)
+    missing = Totals(accepted=2, delivered=1)
 
-    assert not Books(**{side: {"crm": missing}}).balanced  # type: ignore[arg-type]
+    assert not AuditReport(**{side: {"crm": missing}}).balanced  # type: ignore[arg-type]

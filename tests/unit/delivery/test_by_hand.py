@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from homing import CircuitBreaker, HandlerChain, destination
-from homing.delivery import PipelineStores, keep_books, open_pipeline_stores
-from homing.delivery.dead_letter import give_up
+from homing.delivery import PipelineStores, open_pipeline_stores, run_audit
+from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.local_runner import replay_here
 from homing.errors import ChainError, LeaseLostError
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
@@ -81,7 +81,7 @@ def test_a_replay_that_dies_repeats_at_most_the_delivery_each_destination_had_in
     assert set(received) == {(flow, content) for flow in FLOWS for content in (1, 2)}
     again_to = Counter(flow for (flow, _), times in Counter(received).items() for _ in range(times - 1))
     assert set(again_to.values()) == {1}
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
     assert (books.balanced, books.total.delivered) == (True, 2)
 
 
@@ -288,10 +288,10 @@ def test_giving_up_that_dies_before_the_copy_leaves_the_message_where_it_is(
     with monkeypatch.context() as patch:
         patch.setattr(stores.dead_letters, "store_many", die)
         with pytest.raises(Crash):
-            give_up(stores, ["m"], "no use")
+            dead_letter_messages(stores, ["m"], "no use")
 
     assert stores.store.view.present(["m"]) == {"m"}
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced
 
 
 def test_giving_up_that_dies_after_the_copy_is_counted_once(
@@ -310,9 +310,9 @@ def test_giving_up_that_dies_after_the_copy_is_counted_once(
     with monkeypatch.context() as patch:
         patch.setattr(stores.store, "settle_batch", die_at_the_second)
         with pytest.raises(Crash):
-            give_up(stores, ["m"], "no use")
+            dead_letter_messages(stores, ["m"], "no use")
 
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
     assert (books.balanced, books.total.dead_lettered, stores.dead_letters.count()["available"]) == (True, 1, 1)
 
 
@@ -329,7 +329,7 @@ def test_giving_up_one_message_leaves_others_that_a_store_keeps_aside_alone(pipe
     assert pipeline.batch("another replay").reclaim([crashed]) == 0
     assert stores.failures.count()["dead"] == 1
 
-    assert give_up(stores, [other], "not today") == {other}
+    assert dead_letter_messages(stores, [other], "not today") == {other}
 
     assert stores.failures.count()["dead"] == 1
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced

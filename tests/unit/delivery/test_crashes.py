@@ -15,7 +15,7 @@ from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing import HandlerChain, MessageContext, destination, destination_router
 from homing.delivery import Batch, PipelineStores, crash_tracking, local_runner
-from homing.delivery.dead_letter import give_up
+from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.local_runner import replay_here
 from homing.errors import StoreUnavailableError
 from homing.failure import WORKER_CRASH, worker_crash
@@ -40,7 +40,11 @@ def left_open(stores: PipelineStores, run_id: str, *, of: str | None = None, ste
 
 def test_the_message_in_hand_of_a_job_that_died_has_failed_and_the_others_are_released(pipeline: Pipeline) -> None:
     batch, (innocent, killer) = pipeline.claimed("run", "good", "bad")
-    left_open(pipeline.stores, "run", of=crash_tracking.one(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run")))
+    left_open(
+        pipeline.stores,
+        "run",
+        of=crash_tracking.name_message(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run")),
+    )
 
     settlement = batch.settle()
 
@@ -70,7 +74,7 @@ def test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_tha
 def test_of_a_part_that_was_in_hand_only_its_messages_are_suspected(pipeline: Pipeline) -> None:
     batch, ids = pipeline.claimed("run", *range(4))
     first, last = sorted(ids)[1:3]
-    left_open(pipeline.stores, "run", of=crash_tracking.part(crash_tracking.Span(first, last)))
+    left_open(pipeline.stores, "run", of=crash_tracking.name_span(crash_tracking.Span(first, last)))
 
     batch.settle()
 
@@ -83,7 +87,7 @@ def test_a_settlement_that_is_done_again_counts_no_death_twice(
 ) -> None:
     batch, (bad, innocent) = pipeline.claimed("run", "bad", "good")
     pipeline.failed("run", bad, "crm")
-    killer = crash_tracking.one(Entry(pipeline.ref(bad), "crm", FAILED, batch_id="run"))
+    killer = crash_tracking.name_message(Entry(pipeline.ref(bad), "crm", FAILED, batch_id="run"))
     left_open(pipeline.stores, "run", of=killer if known else None)
 
     def away(*_args: object, **_options: object) -> None:
@@ -132,7 +136,9 @@ def test_a_replay_that_dies_of_a_message_dead_letters_it_in_the_end_and_no_other
     again.reclaim([first, last])
     assert again.crashed_before()
     left_open(
-        pipeline.stores, "again", of=crash_tracking.one(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run"))
+        pipeline.stores,
+        "again",
+        of=crash_tracking.name_message(Entry(pipeline.ref(killer), "crm", FAILED, batch_id="run")),
     )
     settlement = again.finish_replay()
 
@@ -183,7 +189,7 @@ def test_a_part_of_a_step_is_no_step_that_was_left_open(pipeline: Pipeline) -> N
 
 def test_what_is_given_up_by_hand_is_no_crash(pipeline: Pipeline) -> None:
     pipeline.stores.store.store("order", id="m")
-    assert give_up(pipeline.stores, ["m"], "nobody wants it") == {"m"}
+    assert dead_letter_messages(pipeline.stores, ["m"], "nobody wants it") == {"m"}
     (letter,) = pipeline.stores.dead_letters.claim(1)
     assert letter.dead_letter_reason == "GivenUp"
 
@@ -272,7 +278,7 @@ def test_after_a_crash_a_replay_has_one_delivery_in_hand_at_a_time_and_blames_no
     replay_here(stores, batch, chain)
 
     assert most == [1] * 8
-    known = stores.ledger.known([head.message_id for head in batch.heads()])
+    known = stores.ledger.known([head.message_id for head in batch.messages()])
     blamed = [entry for entries in known.values() for entry in entries.values() if not entry.done]
     assert [(entry.flow, entry.error and entry.error["type"]) for entry in blamed] == [("crm", WORKER_CRASH)]
     assert sum(entry.state == DELIVERED for entries in known.values() for entry in entries.values()) == 8

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from homing.delivery import keep_books, open_pipeline_stores
+from homing.delivery import open_pipeline_stores, run_audit
 from homing.delivery.failures import read_failures
 from homing.errors import StoreUnavailableError
 from homing.message import DEAD
@@ -34,7 +34,7 @@ def test_moving_the_dead_that_dies_half_way_is_completed_by_the_next(
     crash(getattr(pipeline.stores, target), method)
     with pytest.raises(Crash):
         pipeline.batch("run").move_dead()
-    assert keep_books(pipeline.stores, FLOWS).total.dead_lettered == 1
+    assert run_audit(pipeline.stores, FLOWS).total.dead_lettered == 1
 
     pipeline.batch("run").move_dead()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import PipelineStores, erasure, keep_books, open_pipeline_stores, work_files
-from homing.delivery.crash_tracking import one
+from homing.delivery import PipelineStores, erasure, open_pipeline_stores, run_audit, work_files
+from homing.delivery.crash_tracking import name_message
 from homing.delivery.local_runner import replay_here
 from homing.errors import ConfigurationError, StillHeldError, WorkDirError
 from homing.ledger import DELIVERED, FAILED, Entry, Ledger
@@ -124,7 +124,7 @@ def test_nothing_of_a_forgotten_message_is_left_and_its_neighbour_is_whole(
         assert (erased.ledger, len(erased.folders)) == (2, 1)
         assert erasure.look(stores, refs[OTHER]) == neighbour
         assert (neighbour.rows["store"], neighbour.rows["dead-letter store"], neighbour.ledger) == (1, 1, 2)
-        books = keep_books(stores, FLOWS)
+        books = run_audit(stores, FLOWS)
         assert (books.balanced, books.total.forgotten, books.total.dead_lettered) == (True, 1, 1)
         assert "forgotten" in str(books)
         (tombstone,) = stores.ledger.tombstones.all()
@@ -184,7 +184,7 @@ def test_who_dies_half_way_has_lost_nothing_and_the_next_one_finishes(
         crash(*STEPS[before](stores))
         with pytest.raises(Crash):
             erasure.forget(stores, [ref], "asked for", erase_folders=partial(erase, work_dir))
-        books = keep_books(stores, FLOWS)
+        books = run_audit(stores, FLOWS)
         assert (books.balanced, books.unaccounted, books.total.accepted) == (True, [], 2)
         assert len(stores.ledger.known([ref.id])) == (0 if before in ("the scrubbing", "the end") else 1)
 
@@ -195,7 +195,7 @@ def test_who_dies_half_way_has_lost_nothing_and_the_next_one_finishes(
         assert MARK not in everything(stores, work_dir)
         (tombstone,) = stores.ledger.tombstones.all()
         assert tombstone.reason == ("asked for again" if before == "the tombstone" else "asked for")
-        assert keep_books(stores, FLOWS).total.forgotten == 1
+        assert run_audit(stores, FLOWS).total.forgotten == 1
 
 
 def test_who_dies_before_the_failure_is_removed_is_finished_too(
@@ -311,7 +311,7 @@ def test_who_died_with_it_in_hand_does_not_bring_it_back_into_the_ledger(pipelin
     ref, neighbour = (pipeline.ref(message_id) for message_id in ids)
     for each, step in ((ref, "deliver.lake"), (neighbour, "deliver.crm")):
         fence = stores.ledger.open_step("run", step, 60)
-        stores.ledger.suspect(fence, one(Entry(each, "lake", FAILED, batch_id="run")))
+        stores.ledger.suspect(fence, name_message(Entry(each, "lake", FAILED, batch_id="run")))
     engine = sa.create_engine(stores.store._url)
     with engine.begin() as connection:  # the run died, and its leases have run out
         connection.execute(sa.text("update homing_orders set time_next = 1"))
@@ -337,7 +337,7 @@ def test_books_that_are_kept_while_a_message_is_forgotten_miss_nothing(
 
     monkeypatch.setattr(stores.failures.view, "states", forgotten_meanwhile)
 
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
 
     assert (books.balanced, books.total.accepted, books.total.forgotten) == (True, 2, 1)
 
@@ -390,7 +390,7 @@ def test_the_id_of_a_forgotten_message_can_be_stored_again(pipeline: Pipeline, w
     erasure.forget(stores, [ref], "asked for")
     stores.store.store("new", id=ref.id)
 
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
 
     assert pipeline.ref(ref.id) != ref
     assert (books.balanced, books.total.forgotten, books.total.waiting) == (True, 1, 1)

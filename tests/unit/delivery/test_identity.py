@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from homing import Message
 from homing.delivery.failures import read_failures
-from homing.delivery.status import tell
+from homing.delivery.status import message_status
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.message import MessageRef
 from homing.stores.sql import SqlStore
@@ -86,7 +86,7 @@ def test_a_dead_letter_from_elsewhere_under_the_same_id_is_left_alone(twins: tup
 
     assert there.batch("replay").reclaim(["order-1", letter.content["message"]["id"], letter.id.partition("/")[2]]) == 0
 
-    assert there.batch("another").heads() == []
+    assert there.batch("another").messages() == []
     assert here.batch("replay 2").reclaim(["order-1"]) == 1, "and nobody else holds it"
 
 
@@ -170,10 +170,13 @@ def test_people_are_told_of_each_message_of_an_id(shop: Shop) -> None:
     shop.stores.store.purge(0)
     shop.stores.store.store("v2", id="x")
     shop.run("run 2")
-    first, second = (tell(shop.stores, ["crm"], batch_id=run) for run in ("run 1", "run 2"))
+    first, second = (message_status(shop.stores, ["crm"], batch_id=run) for run in ("run 1", "run 2"))
 
     assert [story.outcome for story in (*first, *second)] == ["failed, to be replayed", "delivered"]
-    assert [story.outcome for story in tell(shop.stores, ["crm"], ids=["x"])] == ["failed, to be replayed", "delivered"]
+    assert [story.outcome for story in message_status(shop.stores, ["crm"], ids=["x"])] == [
+        "failed, to be replayed",
+        "delivered",
+    ]
 
 
 def test_a_message_can_be_asked_for_by_its_name(shop: Shop) -> None:
@@ -181,7 +184,9 @@ def test_a_message_can_be_asked_for_by_its_name(shop: Shop) -> None:
     shop.run("run 1", away=True)
     ((_, _, ref),) = shop.stores.store.view.states()
 
-    assert [story.outcome for story in tell(shop.stores, ["crm"], ids=[ref.name])] == ["failed, to be replayed"]
+    assert [story.outcome for story in message_status(shop.stores, ["crm"], ids=[ref.name])] == [
+        "failed, to be replayed"
+    ]
     assert shop.batch("replay").unknown([ref.name, "nobody"], None) == ["message nobody"]
     assert shop.batch("replay").reclaim([ref.name]) == 1
 

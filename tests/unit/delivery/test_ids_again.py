@@ -136,7 +136,7 @@ def test_a_replay_holds_one_message_of_an_id_at_a_time_and_the_earlier_one_waits
     both = world.batch("replay 2")
 
     assert both.reclaim(["x"]) == 1
-    assert [head.ref.sequence for head in both.heads()] == [2]
+    assert [head.ref.sequence for head in both.messages()] == [2]
     world.run(both).finish_replay()
     assert (contents(world.stores.failures), contents(world.stores.dead_letters)) == ([], ["v1", "v2"])
 

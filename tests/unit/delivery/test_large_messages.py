@@ -50,7 +50,7 @@ def fail(stores: PipelineStores, batch: Batch, run_id: str) -> None:
     contents = {row["id"]: row["message"] for held in batch.held() for row in held.store.batch_rows(held.lease)}
     entries = [
         head.entry("crm", FAILED, error=ERROR)._replace(snapshot={"id": head.row_id, "content": contents[head.row_id]})
-        for head in batch.heads()
+        for head in batch.messages()
     ]
     stores.ledger.record(fence, entries)
     stores.ledger.close_step(fence)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores, run_audit
 from homing.delivery.arrow.columns import STORED, to_batch
 from homing.delivery.arrow.page import Page
 from homing.delivery.failures import Failure, read_failures
@@ -50,7 +50,7 @@ class World:
     def run(self, batch: Batch) -> None:
         fence = self.stores.ledger.open_step(batch.run_id, "step", 600)
         task = Task("odd_ids_chain:chain", self.url, fence)
-        assert batch.heads()
+        assert batch.messages()
         for held in batch.held():
             stored = to_batch(held.store.batch_rows(held.lease), STORED)
             for _ in task.deliver("crm", task.process(iter([Page.of_batch(stored, copies=held.copies)]))):
@@ -99,7 +99,7 @@ def test_a_message_whose_id_is_no_text_is_dead_lettered_and_can_be_replayed(worl
     world.run(replay)
     assert replay.finish_replay().acknowledged == 1
     assert world.got == ["good", "odd"]
-    assert keep_books(world.stores, ["crm"]).balanced
+    assert run_audit(world.stores, ["crm"]).balanced
 
 
 def test_an_id_of_other_letters_is_a_text_like_any_other(world: World) -> None:
@@ -146,7 +146,7 @@ def test_a_failure_record_of_an_odd_message_is_dead_lettered_with_what_is_wrong(
     assert letter.dead_letter_reason == "homing.errors.UnreadableMessageError"
     assert "message odd says it is a failure record, and is none" in letter.dead_letter_description
     assert [(failure.message_id, failure.dead) for failure in world.failures()] == [("odd", True)]
-    assert keep_books(world.stores, ["crm"]).balanced
+    assert run_audit(world.stores, ["crm"]).balanced
 
 
 def test_an_executor_takes_a_forged_record_in_the_message_store_for_a_message(world: World) -> None:

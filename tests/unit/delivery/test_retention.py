@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from homing.delivery import PipelineStores, keep_books, open_pipeline_stores, retention
+from homing.delivery import PipelineStores, open_pipeline_stores, retention, run_audit
 from homing.delivery.retention import count_trimmable, tidy_up, trim_ledger
 from homing.errors import StoreUnavailableError
 from homing.failure import dead_letter_id
@@ -31,7 +31,7 @@ def test_the_ledger_of_a_message_that_is_done_with_goes_after_the_message(pipeli
     message_id = delivered(pipeline)
 
     assert trim_ledger(stores, 0) == 0  # the books need it: the message is still there
-    assert keep_books(stores, FLOWS).total.delivered == 1
+    assert run_audit(stores, FLOWS).total.delivered == 1
 
     stores.store.purge(0)
     assert trim_ledger(stores, 3600) == 0  # it is too young
@@ -39,7 +39,7 @@ def test_the_ledger_of_a_message_that_is_done_with_goes_after_the_message(pipeli
     assert trim_ledger(stores, 0) == 1
 
     assert stores.ledger.known([message_id]) == {}
-    books = keep_books(stores, FLOWS)
+    books = run_audit(stores, FLOWS)
     assert (books.balanced, books.total.accepted) == (True, 0)
 
 
@@ -136,7 +136,7 @@ def test_who_dies_between_message_and_ledger_leaves_what_the_next_one_removes(
     with pytest.raises(Crash):
         tidy_up(stores)
     assert (list(stores.store.view.states()), len(stores.ledger.known([message_id]))) == ([], 1)
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced
 
     tidy_up(stores)
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from homing import Message, open_store
 from homing.cli.main import main
-from homing.delivery import keep_books, open_pipeline_stores
+from homing.delivery import open_pipeline_stores, run_audit
 from homing.errors import ConfigurationError, NotPermittedError, StoreError, StoreUnavailableError
 from homing.listener import ListenerConfig, StoreListener
 from homing.pipeline_store import ROLES
@@ -225,7 +225,7 @@ def test_a_consumer_runs_a_pipeline_up_to_the_dead_letters(site: Site) -> None:
 
         assert settlement.acknowledged == 1
         assert stores.dead_letters.count()["available"] == 1
-        assert keep_books(stores, FLOWS).balanced
+        assert run_audit(stores, FLOWS).balanced
         assert stores.store.purge(0) == 2
         stores.store.configure(batch_size=7)
         stores.store.require_writable()
@@ -388,7 +388,7 @@ def test_an_auditor_sees_everything(site: Site, chain: str) -> None:
         answer = site.homing("auditor", *argv)
         assert answer.code == 0, f"{argv}: {answer.err}"
     with open_pipeline_stores(site.url("auditor"), site.url("auditor", "orders_dead"), read_only=True) as stores:
-        assert keep_books(stores, FLOWS).total.waiting == 2
+        assert run_audit(stores, FLOWS).total.waiting == 2
 
 
 def test_an_auditor_changes_nothing(site: Site, chain: str) -> None:
@@ -449,7 +449,7 @@ def test_the_statements_of_a_dry_run_make_the_tables(bare: Site) -> None:
         bare.grant(role)
     with bare.pipeline("consumer") as pipeline:
         fail(pipeline, 1)
-        assert keep_books(pipeline.stores, FLOWS).total.waiting == 1
+        assert run_audit(pipeline.stores, FLOWS).total.waiting == 1
 
 
 def test_the_second_init_has_nothing_to_do_and_leaves_no_record(site: Site) -> None:

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.types import NullType
 
 from homing import Message
-from homing.delivery import Batch, PipelineStores, keep_books
-from homing.delivery.dead_letter import give_up
+from homing.delivery import Batch, PipelineStores, run_audit
+from homing.delivery.dead_letter import dead_letter_messages
 from homing.failure import FAILURE_TYPE
 from homing.ledger import DELIVERED, DROPPED, FAILED, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore
@@ -28,7 +28,7 @@ def store(stores: PipelineStores, *ids: str) -> None:
 
 
 def held(batch: Batch) -> list[str]:
-    return sorted(head.message_id for head in batch.heads())
+    return sorted(head.message_id for head in batch.messages())
 
 
 def claim(pipeline: Pipeline, run_id: str) -> list[str]:
@@ -104,7 +104,7 @@ def reject(pipeline: Pipeline) -> None:
 
 
 def give_up_by_hand(pipeline: Pipeline) -> None:
-    assert give_up(pipeline.stores, ["a1"], "not any more") == {"a1"}
+    assert dead_letter_messages(pipeline.stores, ["a1"], "not any more") == {"a1"}
 
 
 @pytest.mark.parametrize("end", [deliver, drop, dead_letter, reject, give_up_by_hand])
@@ -310,7 +310,7 @@ class Crowd:
 
     def _work(self, stores: PipelineStores, batch: Batch, succeeds: Callable[[str], bool]) -> None:
         fence = stores.ledger.open_step(batch.run_id, "step", 60)
-        for head in batch.heads():
+        for head in batch.messages():
             good = succeeds(head.message_id)
             self.delivered += [head.message_id] * good
             state, error = (DELIVERED, None) if good else (FAILED, ERROR)
@@ -333,7 +333,7 @@ def test_runs_and_replays_at_the_same_time_deliver_every_session_in_order(databa
         assert not crowd.troubles
         for session in SESSIONS:
             assert [one for one in crowd.delivered if one[0] == session] == [f"{session}{n}" for n in range(EACH)]
-        assert keep_books(stores, FLOWS).balanced
+        assert run_audit(stores, FLOWS).balanced
         assert stores.store.count()["acknowledged"] == EACH * len(SESSIONS)
 
 

@@ -70,7 +70,7 @@ def test_a_forged_record_is_a_message_like_any_other(shop: Shop, send: Send, req
 
     batch = shop.batch("run")
     assert batch.claim(10) == 2
-    assert sorted(head.message_id for head in batch.heads()) == ["evil", "victim"]
+    assert sorted(head.message_id for head in batch.messages()) == ["evil", "victim"]
     settled = shop.run("run")
 
     assert settled.delivered == 2

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from homing.delivery import Batch, PipelineStores, keep_books, open_pipeline_stores
+from homing.delivery import Batch, PipelineStores, open_pipeline_stores, run_audit
 from homing.delivery.arrow import parquet, steps
 from homing.delivery.local_engine import LocalEngine
 from homing.delivery.work_files import LocalFiles, WorkDir
@@ -111,7 +111,7 @@ def test_every_message_of_a_small_batch_comes_to_the_end_it_would_on_spark(
     assert made() == {("lake", 4): 1, ("lake", 6): 1, ("crm", 6): 1}
     settled = batch.settle()
     assert (settled.acknowledged, settled.dropped, settled.failed) == (2, 1, 2)
-    assert keep_books(stores, FLOWS).balanced
+    assert run_audit(stores, FLOWS).balanced
 
 
 def test_headers_a_processor_changed_reach_the_destinations_and_an_own_processors_error_names_its_destination(
@@ -178,7 +178,7 @@ def test_what_a_message_that_kills_was_part_of_goes_on_without_it(
     assert subprocess.run(command, check=False).returncode == 0
 
     assert not batch.is_open("process")
-    known = stores.ledger.known([head.message_id for head in batch.heads()])
+    known = stores.ledger.known([head.message_id for head in batch.messages()])
     errors = [entry.error["type"] for entries in known.values() for entry in entries.values() if entry.error]
     assert errors == [WORKER_CRASH]
     assert jobs.deliver_main([*arguments, "--work-dir", str(tmp_path / "work"), "--flow", "lake"]) == 0
@@ -309,7 +309,7 @@ def test_what_an_earlier_process_left_is_delivered_only_as_far_as_the_run_holds_
     work_dir = ["--work-dir", str(tmp_path / "work")]
     assert jobs.process_main([*arguments, *work_dir]) == 0
     (held,) = batch.held()
-    held.store.settle_batch(held.lease, [batch.heads()[0].row_id], success=False)  # it is somebody else's by now
+    held.store.settle_batch(held.lease, [batch.messages()[0].row_id], success=False)  # it is somebody else's by now
 
     assert jobs.deliver_main([*arguments, *work_dir, "--flow", "lake"]) == 0
 

@@ -25,7 +25,7 @@ def test_a_message_that_failed_before_and_is_left_out_now_is_dropped(tmp_path: P
         batch = Batch(stores, "run", ["crm"])
         batch.claim(10)
         fence = stores.ledger.open_step("run", "process", 60)
-        (head,) = batch.heads()
+        (head,) = batch.messages()
         error = {"type": "Crash", "message": "died", "handler": "none", "stack": "", "attempt": 1}
         stores.ledger.record(fence, [head.entry(SOURCE_FLOW, FAILED, error=error)])
         stores.ledger.record(fence, [head.entry(SOURCE_FLOW, PROCESSED)])

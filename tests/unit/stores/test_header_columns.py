@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from homing import Message
 from homing.errors import StoreError, UnstorableContentError
 from homing.failure import letter_headers
+from homing.row import HEADERS, to_message
 from homing.stores.sql import SqlStore
-from homing.stores.sql.rows import HEADERS, to_message
 from tests.unit.stores.databases import execute, opened
 
 pytestmark = pytest.mark.services

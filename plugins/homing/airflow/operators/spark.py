@@ -20,7 +20,7 @@ from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.leased_part import Head
+from homing.delivery.leased_part import LeasedMessage
 from homing.delivery.local_runner import replay_here
 from homing.errors import ConfigurationError, HomingError, JobError
 from homing.invocation.interrupts import is_user_interrupt
@@ -227,7 +227,7 @@ class ReplayOperator(PipelineJobOperator):
         self.ids = ids
         self.rate = rate
         self._names: list[str] = []
-        self._held: list[Head] = []
+        self._held: list[LeasedMessage] = []
         self._begun = False
         self._replays = False
 
@@ -275,16 +275,16 @@ class ReplayOperator(PipelineJobOperator):
             self._begun = True
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.chain_name)
             size = batch.reclaim(self._names, self.pipeline.hold)
-            self._held = batch.heads()
-        metrics.count("replayed", size, pipeline=self.pipeline.name)
+            self._held = batch.messages()
+        metrics.count_messages("replayed", size, pipeline=self.pipeline.name)
         return size
 
     def _count_completed(self, context: Any, run_id: str) -> None:
         # A store that is away is the job's trouble, not that of its metrics.
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
-            left = {head.ref for head in batch.heads()}
+            left = {head.ref for head in batch.messages()}
             done = batch.completed([head for head in self._held if head.ref not in left])
-            metrics.settled(done, self.pipeline.name)
+            metrics.count_settlement(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")
             self._write_down(context, len(left))

@@ -30,7 +30,7 @@ from homing.airflow.serialized_dag import PipelineReference, pipeline_of
 from homing.airflow.task_notes import SHOWN
 from homing.airflow.xcoms import IDS, read_column
 from homing.delivery import open_pipeline_stores
-from homing.delivery.status import Story, tell
+from homing.delivery.status import MessageStatus, message_status
 from homing.errors import HomingError
 from homing.printable import printable
 
@@ -105,7 +105,7 @@ def messages(
         urls = find_public_url(pipeline.store), find_public_url(pipeline.dead_letter_store)
         with open_pipeline_stores(*urls, read_only=True) as stores:
             batch = about.batch if about.ids is None else None
-            found = tell(stores, pipeline.flows, batch_id=batch, ids=about.ids or (), limit=SHOWN)
+            found = message_status(stores, pipeline.flows, batch_id=batch, ids=about.ids or (), limit=SHOWN)
     except HomingError:
         log.exception("cannot show the messages of %s", about.batch)
         raise HTTPException(503, "the pipeline's stores cannot be asked from here: see the API server's log") from None
@@ -156,13 +156,13 @@ def _page(about: TaskMessages, body: str) -> HTMLResponse:
     return HTMLResponse(f"<!doctype html><html>{head}<body><h1>{title}</h1>{body}</body></html>")
 
 
-def _sums(found: list[Story]) -> str:
+def _sums(found: list[MessageStatus]) -> str:
     sums = Counter(story.outcome for story in found)
     most = f" These are the first {SHOWN}." if len(found) == SHOWN else ""
     return f"<p>{', '.join(f'{number} {escape(name)}' for name, number in sums.items()) or 'none'}.{most}</p>"
 
 
-def _table(found: list[Story], flows: Sequence[str]) -> str:
+def _table(found: list[MessageStatus], flows: Sequence[str]) -> str:
     heads = "".join(f"<th>{_safe(name)}</th>" for name in ("message", "outcome", "source flow", *flows))
     lines = []
     for story in found:
@@ -171,7 +171,7 @@ def _table(found: list[Story], flows: Sequence[str]) -> str:
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 
 
-def _cell(story: Story, flow: str) -> str:
+def _cell(story: MessageStatus, flow: str) -> str:
     entry = story.entries.get(flow)
     if entry is None:
         return ""

@@ -61,7 +61,7 @@ class ServiceBusStore(Store):
 
     A lease lasts `ack_wait` seconds. For so long this object renews the message's lock, however short the queue's own
     lock duration is; then it abandons the message, so that it comes again at once. When the process dies, the lock runs
-    out at the service. Settling after either raises LeaseLostError.
+    out at the service. Settler after either raises LeaseLostError.
 
     The queue's own max delivery count dead-letters what was abandoned or lost too often, whatever this store says;
     `max_deliveries` is a lower limit of the store's.

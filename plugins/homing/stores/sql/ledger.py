@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from homing.errors import LeaseLostError, UnreadableMessageError
 from homing.excerpts import MOST_BYTES, excerpt
 from homing.ids import new_id
-from homing.ledger import DELIVERED, DONE_STATES, FAILED, PART, PROCESSED, Entry, Fence, Known, Ledger
+from homing.ledger import DELIVERED, DONE_STATES, FAILED, PART, PROCESSED, Entry, Fence, Ledger, LedgerEntries
 from homing.message import JSON, MessageRef, decode, encode_json
 from homing.portions import text_bytes
 from homing.row import NANOSECONDS, from_nanoseconds
@@ -120,12 +120,12 @@ class SqlLedger(Ledger):
 
         self._database.write(work)
 
-    def known(self, message_ids: Iterable[str]) -> Known:
+    def known(self, message_ids: Iterable[str]) -> LedgerEntries:
         dialect = self._database.dialect
         ids = list(message_ids)
 
-        def work(connection: Connection) -> Known:
-            found: Known = {}
+        def work(connection: Connection) -> LedgerEntries:
+            found: LedgerEntries = {}
             for chunk in chunks(ids, dialect.chunk):
                 statement = sa.select(self._rows).where(dialect.among(self._rows.c.message_id, chunk))
                 for row in connection.execute(statement).mappings():

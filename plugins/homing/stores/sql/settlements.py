@@ -40,7 +40,7 @@ class Change:
     wakes: bool = False
 
 
-class Known(NamedTuple):
+class KnownLease(NamedTuple):
     """A message known by its id and the token of its lease."""
 
     id: str
@@ -49,7 +49,7 @@ class Known(NamedTuple):
 
 
 #: A message that a caller claims to hold: found by its place in the table if that is known, which is faster.
-Held = Known | Message
+Leased = KnownLease | Message
 
 
 class NotHeldError(Exception):
@@ -114,7 +114,7 @@ class Settlements:
 
     # -- making them -------------------------------------------------------------------------------------------
 
-    def apply(self, changes: Sequence[tuple[Sequence[Held], Change]], transaction: Any = None) -> None:
+    def apply(self, changes: Sequence[tuple[Sequence[Leased], Change]], transaction: Any = None) -> None:
         """Makes each change to its messages; raises, and changes nothing, when one of them is not held."""
 
         def work(connection: Connection) -> None:
@@ -139,9 +139,9 @@ class Settlements:
         except NotHeldError:
             self._explain([message for messages, _ in changes for message in messages], transaction)
 
-    def _change(self, connection: Connection, messages: Sequence[Held], change: Change) -> None:
+    def _change(self, connection: Connection, messages: Sequence[Leased], change: Change) -> None:
         dialect, now = self._database.dialect, self._database.now()
-        by_token: dict[str, list[Held]] = {}
+        by_token: dict[str, list[Leased]] = {}
         for token, neighbours in groupby(messages, key=attrgetter("lock_token")):
             by_token.setdefault(token or "", []).extend(neighbours)
         for token, group in by_token.items():
@@ -192,14 +192,14 @@ class Settlements:
         meant = self._database.dialect.is_in(c[key], sa.bindparam("keys"))
         return sa.and_(meant, c.lock_token == sa.bindparam("token"), lasts)
 
-    def _keys(self, messages: Sequence[Held]) -> tuple[sa.Column[Any], list[Any]]:
+    def _keys(self, messages: Sequence[Leased]) -> tuple[sa.Column[Any], list[Any]]:
         """A column that finds these messages, and what it holds."""
         numbers = [message.sequence_number for message in messages]
         if None not in numbers:
             return self._table.c.sequence, numbers
         return self._table.c.id, [message.id for message in messages]
 
-    def _explain(self, messages: Sequence[Held], transaction: Any) -> None:
+    def _explain(self, messages: Sequence[Leased], transaction: Any) -> None:
         """Says why the first of these that is not held cannot be settled."""
         if transaction is None:
             found = self._database.read(lambda connection: self._times(connection, messages))
@@ -218,7 +218,7 @@ class Settlements:
             f"the lease on message {message.id} in store {self._name!r} ran out or passed to another consumer"
         )
 
-    def _times(self, connection: Connection, messages: Sequence[Held]) -> dict[str, Any]:
+    def _times(self, connection: Connection, messages: Sequence[Leased]) -> dict[str, Any]:
         c = self._table.c
         found: dict[str, Any] = {}
         for chunk in chunks((message.id for message in messages), self._database.dialect.chunk):

@@ -62,7 +62,7 @@ from homing.stores.sql.removal import SqlErasure
 from homing.stores.sql.rows import id_of
 from homing.stores.sql.scans import SqlScans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
-from homing.stores.sql.settlements import Held, Known, Settlements
+from homing.stores.sql.settlements import KnownLease, Leased, Settlements
 from homing.stores.sql.tables import identity_of
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
@@ -455,14 +455,14 @@ class SqlStore(PipelineStore):
         return self._batches.rows(held, after, upto, page) if ids is None else self._batches.some_rows(held, ids)
 
     def settle_batch(self, held: BatchLease, ids: Collection[str], success: bool = True) -> None:
-        self._settle([Known(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
+        self._settle([KnownLease(message_id, held.lock_token) for message_id in ids], [success] * len(ids), None)
 
     def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
         self._batches.count_crash(held, ids)
 
     def dead_letter_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
         if ids:
-            known = [Known(message_id, held.lock_token) for message_id in ids]
+            known = [KnownLease(message_id, held.lock_token) for message_id in ids]
             self._settlements.apply([(known, self._settlements.bury(reason, description))])
 
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
@@ -529,13 +529,13 @@ class SqlStore(PipelineStore):
         claimed.read()
         for row, why in claimed.unreadable:
             bury = self._settlements.bury(contract.UNREADABLE, why)
-            self._settlements.apply([([Known(id_of(row), claimed.token, row[0])], bury)])
+            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], bury)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
         self._in_flight.update(dict.fromkeys([message.id for message in claimed.messages], claimed.token))
         return claimed.messages
 
-    def _held(self, message: str | Message) -> Held:
+    def _held(self, message: str | Message) -> Leased:
         if isinstance(message, Message) and message.lock_token is not None:
             return message
         message_id = message if isinstance(message, str) else message.id
@@ -544,9 +544,9 @@ class SqlStore(PipelineStore):
             raise NotInFlightError(
                 f"message {message_id} was not retrieved from store {self.name!r} by this consumer, or is finished"
             )
-        return Known(message_id, found)
+        return KnownLease(message_id, found)
 
-    def _settle(self, messages: Sequence[Held], outcomes: Sequence[bool], transaction: Any) -> None:
+    def _settle(self, messages: Sequence[Leased], outcomes: Sequence[bool], transaction: Any) -> None:
         done, undone = list(compress(messages, outcomes)), list(compress(messages, map(not_, outcomes)))
         properties = self._live.current(transaction)
         changes = [(done, self._settlements.finish(properties)), (undone, self._settlements.release(properties))]
@@ -555,7 +555,7 @@ class SqlStore(PipelineStore):
         if transaction is None:
             self._forget(messages)
 
-    def _forget(self, messages: Iterable[Held]) -> None:
+    def _forget(self, messages: Iterable[Leased]) -> None:
         for message in messages:
             self._in_flight.pop(message.id, None)
 
