@@ -18,6 +18,14 @@ _POISON, _HELD, _SERVICES = (f"tests/unit/listener/test_{name}.py::" for name in
 
 GUARDS = (
     guard(
+        "a listener takes messages of its own partitions only",
+        "listener/workers.py",
+        "self._store.claim(limit, lease=config.lease_seconds, **config.share)",
+        "self._store.claim(limit, lease=config.lease_seconds)",
+        "tests/unit/listener/test_config.py::"
+        "test_two_listeners_share_a_store_out_by_partition[memory://shared_out?partitions=4]",
+    ),
+    guard(
         "a group whose settlement failed is not counted as processed",
         _SETTLING,
         "            else:\n                for delivery in deliveries:\n"

@@ -35,7 +35,7 @@ GUARDS = (
         _STORE,
         "            if self._held.get(token) is held and held.deadline <= time.monotonic():\n",
         "            if self._held.get(token) is held and held.deadline <= 0:\n",
-        f"{_VERBS}test_a_lease_that_ran_out_returns_the_message_and_acknowledges_nothing[servicebus]",
+        f"{_OWN}test_a_lease_shorter_than_the_lock_ends_with_the_message_given_back",
     ),
     guard(
         "what cannot be decoded is a dead letter",

@@ -35,14 +35,14 @@ GUARDS = (
     guard(
         "the batch is kept while the job runs, and not the step alone",
         _KEEPER,
-        "            held.store.renew(held.lease, self._lease)\n",
-        "            assert held\n",
+        "                held.store.renew(held.lease, self._lease)\n",
+        "                assert held\n",
         f"{_KEEPING}test_a_batch_that_somebody_else_holds_stops_the_job",
     ),
     guard(
         "the step is kept while the job runs, and not the batch alone",
         _KEEPER,
-        "        self._ledger.renew_step(self._fence, self._lease)\n",
+        "            self._ledger.renew_step(self._fence, self._lease)\n",
         "",
         f"{_KEEPING}test_a_step_that_was_taken_over_stops_the_job",
     ),
@@ -50,7 +50,7 @@ GUARDS = (
         "a job that lost its lease is stopped",
         _KEEPER,
         "        self._on_lost()\n",
-        "",
+        "        pass\n",
         f"{_KEEPING}test_a_step_that_was_taken_over_stops_the_job",
     ),
     guard(

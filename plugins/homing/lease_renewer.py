@@ -157,7 +157,7 @@ class LeaseRenewer:
             log.warning("the lease on %s could not be renewed, trying again: %s", lease.what, sign_of(error))
         else:
             if lasts is None:
-                self.forget(key)
+                self._let_go(key, lease, _do_nothing)
                 return
             every = max(lasts * _RENEW_AT, _SHORTEST)
         with self._lock:

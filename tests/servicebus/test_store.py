@@ -74,6 +74,20 @@ def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusSt
     assert store.retrieve() is None
 
 
+def test_a_lease_shorter_than_the_lock_ends_with_the_message_given_back(servicebus: ServiceBusServer) -> None:
+    name = f"q{uuid.uuid4().hex[:12]}"
+    servicebus.call(lambda: servicebus.broker.make_queue(name, Settings(lock_duration=300.0, max_delivery_count=3)))
+    with open_one(servicebus, name, ack_wait=1) as store, open_one(servicebus, name) as other:
+        store.store("a")
+        message = take(store)
+
+        again = take(other)  # long before the lock at the service would have ended
+
+        assert again.id == message.id
+        with pytest.raises(LeaseLostError):
+            store.acknowledge(message)
+
+
 def test_a_lease_that_ran_out_is_lost_before_anybody_has_looked(
     servicebus: ServiceBusServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,12 +34,12 @@ def _action(command: Command) -> Callable[[Namespace], None]:
         from airflow import settings
 
         from homing.airflow.hooks.store import find_url_on_server
-        from homing.cli.context import VARIABLES, Desk
+        from homing.cli.context import VARIABLES, CommandContext
         from homing.cli.main import run
 
         sys.path.append(settings.DAGS_FOLDER)  # where the chains are
-        desk = Desk(find_url_on_server, lambda: [*VARIABLES, *_connections()], via="airflow homing")
-        raise SystemExit(run(command, arguments, desk))
+        context = CommandContext(find_url_on_server, lambda: [*VARIABLES, *_connections()], via="airflow homing")
+        raise SystemExit(run(command, arguments, context))
 
     return act
 

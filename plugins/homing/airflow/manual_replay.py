@@ -32,7 +32,7 @@ def asker_of(context: Any) -> str | None:
     return getattr(context["dag_run"], "triggering_user_name", None) or None
 
 
-def rule_of(pipeline: PipelineConfig) -> ApprovalRule | None:
+def approval_rule(pipeline: PipelineConfig) -> ApprovalRule | None:
     above = pipeline.approve_replays_above
     return None if above is None else ApprovalRule(above, pipeline.approval_window, pipeline.replay_dag_id)
 
@@ -40,7 +40,7 @@ def rule_of(pipeline: PipelineConfig) -> ApprovalRule | None:
 def declare_rule(store: PipelineStore, pipeline: PipelineConfig, log: Any) -> None:
     """Lets the command line know of the pipeline's rule. What cannot be written down holds up no delivery."""
     try:
-        declare(store, rule_of(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
+        declare(store, approval_rule(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
     except HomingError as error:
         log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
 
@@ -51,7 +51,7 @@ def begin(store: PipelineStore, pipeline: PipelineConfig, context: Any, ids: Seq
     What the pipeline asks for itself does not count together. Where a rule holds it is written down all the same: when
     a person clears such a run, messages other than those count as selected by hand.
     """
-    rule = rule_of(pipeline)
+    rule = approval_rule(pipeline)
     event, kept = _event(context, ids, BEGUN), store.operations()
     if rule is None:
         if is_by_hand(context):

@@ -14,16 +14,16 @@ from homing.store import Store
 log = logging.getLogger(__name__)
 
 
-def count(name: str, number: int, **tags: str) -> None:
+def count_messages(name: str, number: int, **tags: str) -> None:
     """Adds to a counter: accepted, claimed, delivered, dropped, failed, dead_lettered, released, replayed."""
     if number:
         _send(lambda: stats.incr(f"homing.{name}", number, tags=tags))
 
 
-def settled(settlement: Settlement, pipeline: str) -> None:
+def count_settlement(settlement: Settlement, pipeline: str) -> None:
     """Counts what settling did."""
     for name in ("delivered", "dropped", "failed", "dead_lettered", "released"):
-        count(name, getattr(settlement, name), pipeline=pipeline)
+        count_messages(name, getattr(settlement, name), pipeline=pipeline)
 
 
 def oldest_age(store: Store) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 
-from homing.cli.command import DONE
-from homing.cli.context import Desk
+from homing.cli.command import EXIT_OK
+from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError
 from homing.pipeline_store import is_pipeline_store
 from homing.store import Store
@@ -14,21 +14,21 @@ from homing.store import Store
 STORE = "bench"
 
 
-def bench_claim(arguments: Namespace, desk: Desk) -> int:
+def bench_claim(arguments: Namespace, context: CommandContext) -> int:
     """Stores, claims and acknowledges messages in the store `bench` of the same database; that store ends up empty."""
     if arguments.messages < 1 or arguments.batch_size < 1:
         raise ConfigurationError(
             f"--messages and --batch-size must be >= 1, got {arguments.messages} and {arguments.batch_size}"
         )
-    with desk.open(arguments.store) as named:
+    with context.open(arguments.store) as named:
         if not is_pipeline_store(named):
             raise ConfigurationError(f"store {named.name!r} is not in a database: bench-claim needs an SQL store")
         with named.sibling(STORE) as store:
             if arguments.dry_run:
-                desk.tell(f"would store, claim and acknowledge {arguments.messages} messages in {store.name!r}")
-                return DONE
-            desk.show(_measure(store, arguments.messages, arguments.batch_size), arguments)
-    return DONE
+                context.tell(f"would store, claim and acknowledge {arguments.messages} messages in {store.name!r}")
+                return EXIT_OK
+            context.show(_measure(store, arguments.messages, arguments.batch_size), arguments)
+    return EXIT_OK
 
 
 def _measure(store: Store, messages: int, batch_size: int) -> dict[str, object]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from homing.cli.context import Desk
+    from homing.cli.context import CommandContext
 
 # Exit codes. Scripts rely on these.
-DONE = 0
-NOT_SO = 1  # not found, does not balance, or still fails
-SET_UP_WRONGLY = 2  # wrong usage or configuration: running it again will not help
-UNAVAILABLE = 3  # a store cannot be reached: try again later
+EXIT_OK = 0
+EXIT_FAILED = 1  # not found, does not balance, or still fails
+EXIT_MISCONFIGURED = 2  # wrong usage or configuration: running it again will not help
+EXIT_UNAVAILABLE = 3  # a store cannot be reached: try again later
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """`target` is "module:function"; the function takes (arguments, desk) and returns the exit code."""
+    """`target` is "module:function"; the function takes (arguments, context) and returns the exit code."""
 
     name: str
     help: str
     target: str
     arguments: tuple[Argument, ...] = ()
 
-    def run(self, arguments: Namespace, desk: Desk) -> int:
+    def run(self, arguments: Namespace, context: CommandContext) -> int:
         module, _, function = self.target.partition(":")
-        return int(getattr(import_module(module), function)(arguments, desk))
+        return int(getattr(import_module(module), function)(arguments, context))
 
 
 def argument(*flags: str, **options: Any) -> Argument:

@@ -39,13 +39,13 @@ COMMANDS = (
     Command(
         "init",
         "Create the tables of a pipeline and add what they lack, so that no other process has to",
-        "homing.cli.setup:init",
+        "homing.cli.setup:init_stores",
         (REASON, DRY_RUN, *_PIPELINE),
     ),
     Command(
         "grants",
         "Print the GRANT statements of a role, for PostgreSQL",
-        "homing.cli.setup:grants",
+        "homing.cli.setup:print_grants",
         (
             argument("--role", required=True, choices=ROLES),
             argument("--to", required=True, metavar="NAME", help="the database role to grant to"),
@@ -56,13 +56,13 @@ COMMANDS = (
     Command(
         "stores",
         "Count the messages of stores",
-        "homing.cli.inspect:stores",
+        "homing.cli.inspect:count_stores",
         (argument("stores", nargs="*", metavar="STORE", help="the stores, each a URL or env:NAME"), OUTPUT),
     ),
     Command(
         "send",
         "Store messages",
-        "homing.cli.send:send",
+        "homing.cli.send:send_messages",
         (
             argument("contents", nargs="*", metavar="CONTENT", help="one message each, as JSON unless --text is given"),
             argument("--file", metavar="PATH", help="a file with one message per line; - reads standard input"),
@@ -81,7 +81,7 @@ COMMANDS = (
     Command(
         "peek",
         "Show the next messages without claiming them",
-        "homing.cli.inspect:peek",
+        "homing.cli.inspect:peek_messages",
         (argument("--limit", type=int, default=1, help="maximum number of messages (default: 1)"), STORE, OUTPUT),
     ),
     Command(
@@ -99,19 +99,19 @@ COMMANDS = (
     Command(
         "show",
         "Show one message: where it is, and what happened at each destination",
-        "homing.cli.inspect:show",
+        "homing.cli.inspect:show_message",
         (argument("id", metavar="ID"), *_PIPELINE),
     ),
     Command(
         "failures",
         "List failures by error group",
-        "homing.cli.failures:failures",
+        "homing.cli.failures:list_failures",
         (*_SELECTION, argument("--messages", action="store_true", help="list the messages, not groups"), *_PIPELINE),
     ),
     Command(
         "replay",
         "Run failed messages through their chain again, in this process, skipping finished deliveries",
-        "homing.cli.failures:replay",
+        "homing.cli.failures:replay_failures",
         (
             *_SELECTION,
             argument("--all", action="store_true", help="every failed message"),
@@ -125,7 +125,7 @@ COMMANDS = (
     Command(
         "dead-letter",
         "Move waiting messages to the dead-letter store",
-        "homing.cli.failures:dead_letter",
+        "homing.cli.failures:dead_letter_failures",
         (
             argument("ids", nargs="+", metavar="ID"),
             argument("--reason", required=True, help="the reason; recorded with the message"),
@@ -136,7 +136,7 @@ COMMANDS = (
     Command(
         "purge",
         "Remove finished messages",
-        "homing.cli.maintenance:purge",
+        "homing.cli.maintenance:purge_store",
         (
             argument("--older-than", metavar="DURATION", help="finished at least this long ago: PT24H, or seconds"),
             argument("--state", choices=(ACKNOWLEDGED, DEAD), default=ACKNOWLEDGED, help="(default: acknowledged)"),
@@ -148,7 +148,7 @@ COMMANDS = (
     Command(
         "forget",
         "Erase messages, finished or not, from everything that their pipeline keeps",
-        "homing.cli.forget:forget",
+        "homing.cli.forget:forget_messages",
         (
             argument("ids", nargs="+", metavar="ID", help="message ids, or the full name of a single message"),
             argument("--reason", required=True, help="the reason; it is kept, so do not name a person in it"),
@@ -165,13 +165,13 @@ COMMANDS = (
     Command(
         "operations",
         "List who changed what, when and why",
-        "homing.cli.inspect:operations",
+        "homing.cli.inspect:list_operations",
         (argument("--since", metavar="TIME", help="only operations with news since"), LIMIT, STORE, OUTPUT),
     ),
     Command(
         "audit",
         "Check that no message is missing: accepted = delivered + dropped + dead-lettered + waiting + forgotten",
-        "homing.cli.maintenance:audit",
+        "homing.cli.maintenance:audit_pipeline",
         (
             CHAIN,
             argument("--destinations", metavar="A,B", help="the chain's destinations, if the chain cannot be imported"),

@@ -1,4 +1,4 @@
-"""Desk: what every command uses to find stores and to show its answer."""
+"""CommandContext: what every command uses to find stores and to show its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from homing.stores import open_store
 VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
 
 
-class Desk:
+class CommandContext:
     """`find_url` turns the name of a store into its URL; `known` names the stores to use when none is given; `via` is
     the program name that people type."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from homing.cli.command import DONE, NOT_SO
-from homing.cli.context import Desk
+from homing.cli.command import EXIT_FAILED, EXIT_OK
+from homing.cli.context import CommandContext
 from homing.delivery import Batch, Failure, PipelineStores, Selection
 from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.failures import group, select
@@ -18,18 +18,18 @@ from homing.pipeline import load_chain
 from homing.times import parse_past
 
 
-def failures(arguments: Namespace, desk: Desk) -> int:
+def list_failures(arguments: Namespace, context: CommandContext) -> int:
     """Lists the error groups, or with --messages the messages. Returns 0 even if there are none."""
-    with desk.pipeline(arguments) as stores:
+    with context.pipeline(arguments) as stores:
         found = select(stores, _selection(arguments))
     if arguments.messages:
-        desk.show([_line(failure) for failure in found], arguments)
+        context.show([_line(failure) for failure in found], arguments)
     else:
-        desk.show(_groups(found), arguments)
-    return DONE
+        context.show(_groups(found), arguments)
+    return EXIT_OK
 
 
-def replay(arguments: Namespace, desk: Desk) -> int:
+def replay_failures(arguments: Namespace, context: CommandContext) -> int:
     """Replays the selected messages. Returns 1 if a message still fails (it stays where it was), or if no failed
     message matches the selection."""
     selection, chain = _selection(arguments), load_chain(arguments.chain)
@@ -37,19 +37,19 @@ def replay(arguments: Namespace, desk: Desk) -> int:
         raise ConfigurationError("nothing selected to replay: give ids, --batch, --error-group, --since, ... or --all")
     if arguments.rate is not None and not arguments.rate > 0:  # written so that NaN is refused too
         raise ConfigurationError(f"--rate must be > 0 messages per second, got {arguments.rate}")
-    with desk.pipeline(arguments) as stores:
+    with context.pipeline(arguments) as stores:
         found = select(stores, selection)
-        astray = _tell_astray(selection, found, stores.store.name, desk)
+        astray = _tell_astray(selection, found, stores.store.name, context)
         if arguments.dry_run:
-            desk.tell(f"would replay {len(found)} messages")
-            desk.show(_groups(found), arguments)
-            return NOT_SO if astray else DONE
+            context.tell(f"would replay {len(found)} messages")
+            context.show(_groups(found), arguments)
+            return EXIT_FAILED if astray else EXIT_OK
         chain.refuse_dataframes()  # before any message is leased
         batch = Batch(stores, f"homing replay/{new_id()}", [flow.name for flow in chain.flows], chain=chain.name)
         with operation(
             stores.store,
             REPLAY,
-            by=desk.operator,
+            by=context.operator,
             why=arguments.reason,
             messages=len(found),
             selection=described(selection),
@@ -62,45 +62,45 @@ def replay(arguments: Namespace, desk: Desk) -> int:
             answer |= {"replayed": held, "delivered": settlement.acknowledged, "still_failing": settlement.released}
     busy = len(found) - held
     if busy:
-        desk.tell(f"{busy} of them are being replayed by another process")
-    desk.show({**answer, "outcomes": dict(tally)}, arguments)
-    return NOT_SO if settlement.released or busy or astray else DONE
+        context.tell(f"{busy} of them are being replayed by another process")
+    context.show({**answer, "outcomes": dict(tally)}, arguments)
+    return EXIT_FAILED if settlement.released or busy or astray else EXIT_OK
 
 
-def _tell_astray(selection: Selection, found: list[Failure], store: str, desk: Desk) -> bool:
+def _tell_astray(selection: Selection, found: list[Failure], store: str, context: CommandContext) -> bool:
     """Tells what the selection did not find; whether it found nothing at all, or missed one of the ids."""
     if not found and not selection.ids:
-        desk.tell(f"homing: no failed message in store {store!r} matches; `homing failures` lists all failures")
+        context.tell(f"homing: no failed message in store {store!r} matches; `homing failures` lists all failures")
         return not selection.everything
     names = {name for failure in found for name in (failure.message_id, failure.ref.name)}
     # With a limit, ids that are missing may have failed too and just exceed the limit.
     left = [one for one in selection.ids if one not in names] if selection.limit is None or not found else []
     for one in left:
-        desk.tell(f"homing: message {one} has not failed in store {store!r}, or does not match the other options")
+        context.tell(f"homing: message {one} has not failed in store {store!r}, or does not match the other options")
     return bool(left)
 
 
-def dead_letter(arguments: Namespace, desk: Desk) -> int:
+def dead_letter_failures(arguments: Namespace, context: CommandContext) -> int:
     """Dead-letters waiting or failed messages. Returns 1 if some are finished, unknown or leased."""
-    with desk.pipeline(arguments) as stores:
+    with context.pipeline(arguments) as stores:
         known = resolve(stores, arguments.ids)
         failed = stores.failures.view.present([ref.name for refs in known.values() for ref in refs])
         waiting = stores.store.view.present(arguments.ids) | {
             one for one, refs in known.items() if any(ref.name in failed for ref in refs)
         }
-        moved = waiting if arguments.dry_run else _give_up(arguments, desk, stores)
+        moved = waiting if arguments.dry_run else _give_up(arguments, context, stores)
     left = [message_id for message_id in arguments.ids if message_id not in moved]
     for message_id in left:
-        desk.tell(f"homing: message {message_id} is not waiting in store {stores.store.name!r}, or is leased")
-    desk.tell(f"{'would dead-letter' if arguments.dry_run else 'dead-lettered'} {len(moved)}")
-    desk.show([{"id": message_id} for message_id in sorted(moved)], arguments)
-    return NOT_SO if left else DONE
+        context.tell(f"homing: message {message_id} is not waiting in store {stores.store.name!r}, or is leased")
+    context.tell(f"{'would dead-letter' if arguments.dry_run else 'dead-lettered'} {len(moved)}")
+    context.show([{"id": message_id} for message_id in sorted(moved)], arguments)
+    return EXIT_FAILED if left else EXIT_OK
 
 
-def _give_up(arguments: Namespace, desk: Desk, stores: PipelineStores) -> set[str]:
+def _give_up(arguments: Namespace, context: CommandContext, stores: PipelineStores) -> set[str]:
     ids, why = arguments.ids, arguments.reason
     with operation(
-        stores.store, DEAD_LETTER, by=desk.operator, why=why, messages=len(ids), selection=named(ids)
+        stores.store, DEAD_LETTER, by=context.operator, why=why, messages=len(ids), selection=named(ids)
     ) as outcome:
         moved = dead_letter_messages(stores, ids, why)
         outcome["dead_lettered"] = len(moved)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Collection, Sequence
 
-from homing.cli.command import DONE, NOT_SO
-from homing.cli.context import Desk
+from homing.cli.command import EXIT_FAILED, EXIT_OK
+from homing.cli.context import CommandContext
 from homing.delivery import PipelineStores, erasure, work_files
 from homing.delivery.erasure import Traces
 from homing.delivery.operations import FORGET, operation
@@ -23,16 +23,16 @@ _OUT_OF_REACH = (
 )
 
 
-def forget(arguments: Namespace, desk: Desk) -> int:
+def forget_messages(arguments: Namespace, context: CommandContext) -> int:
     """Erases every message that is named. Returns 1 if an id is unknown; the others are erased all the same."""
-    with desk.pipeline(arguments) as stores:
+    with context.pipeline(arguments) as stores:
         meant = {text: erasure.find(stores, text) for text in dict.fromkeys(arguments.ids)}
         refs = list(dict.fromkeys(ref for refs in meant.values() for ref in refs))
         traces = [erasure.look(stores, ref) for ref in refs]
-        unknown = [text for text, found in meant.items() if not found and not _tell_when(stores, text, desk)]
+        unknown = [text for text, found in meant.items() if not found and not _tell_when(stores, text, context)]
         for text, found in meant.items():
             if len(found) > 1:
-                desk.tell(f"{text} means {len(found)} messages: {', '.join(ref.name for ref in found)}")
+                context.tell(f"{text} means {len(found)} messages: {', '.join(ref.name for ref in found)}")
         places = arguments.work_dir or _default_work_dirs()
         removed = _seen(traces)
 
@@ -41,17 +41,17 @@ def forget(arguments: Namespace, desk: Desk) -> int:
 
         if refs and not arguments.dry_run:
             # Without their ids, which may identify a person.
-            begun = operation(stores.store, FORGET, by=desk.operator, why=arguments.reason, messages=len(refs))
+            begun = operation(stores.store, FORGET, by=context.operator, why=arguments.reason, messages=len(refs))
             with begun as outcome:
                 erased = erasure.forget(stores, refs, arguments.reason, erase_folders=erase_folders)
                 removed = {**erased.rows, "ledger": erased.ledger, "folders of runs": len(erased.folders)}
                 outcome.update(removed)
-            _tell_rest(traces, [*erased.remarks, _other_folders(places), *_OUT_OF_REACH], desk)
+            _tell_rest(traces, [*erased.remarks, _other_folders(places), *_OUT_OF_REACH], context)
     for text in unknown:
-        desk.tell(f"homing: message {text} is unknown in store {stores.store.name!r}")
+        context.tell(f"homing: message {text} is unknown in store {stores.store.name!r}")
     did = "would_remove" if arguments.dry_run else "removed"
-    desk.show([{"place": place, did: number} for place, number in removed.items()], arguments)
-    return NOT_SO if unknown else DONE
+    context.show([{"place": place, did: number} for place, number in removed.items()], arguments)
+    return EXIT_FAILED if unknown else EXIT_OK
 
 
 def _seen(traces: Sequence[Traces]) -> dict[str, int]:
@@ -61,20 +61,20 @@ def _seen(traces: Sequence[Traces]) -> dict[str, int]:
     return {**places, "ledger": sum(each.ledger for each in traces)}
 
 
-def _tell_when(stores: PipelineStores, name: str, desk: Desk) -> bool:
+def _tell_when(stores: PipelineStores, name: str, context: CommandContext) -> bool:
     """Whether the message of this name was forgotten before; if so, tells when."""
     ref = MessageRef.of_name(name)
     known = {} if ref is None else {each.digest: each for each in stores.ledger.tombstones.all()}
     found = None if ref is None else known.get(digest(ref))
     if found is not None:
-        desk.tell(f"message {name} was forgotten at {found.done:%Y-%m-%d %H:%M:%S} UTC: {found.reason}")
+        context.tell(f"message {name} was forgotten at {found.done:%Y-%m-%d %H:%M:%S} UTC: {found.reason}")
     return found is not None
 
 
-def _tell_rest(traces: Sequence[Traces], rest: Sequence[str], desk: Desk) -> None:
+def _tell_rest(traces: Sequence[Traces], rest: Sequence[str], context: CommandContext) -> None:
     destinations = sorted({name for each in traces for name in each.delivered_to})
     told = [f"the destinations it was delivered to: {', '.join(destinations)}"] if destinations else []
-    desk.tell("\n".join(["out of reach, copies may remain in:", *(f"- {line}" for line in (*told, *rest))]))
+    context.tell("\n".join(["out of reach, copies may remain in:", *(f"- {line}" for line in (*told, *rest))]))
 
 
 def _other_folders(places: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from homing.cli.command import DONE, NOT_SO
-from homing.cli.context import Desk
+from homing.cli.command import EXIT_FAILED, EXIT_OK
+from homing.cli.context import CommandContext
 from homing.delivery import PipelineStores
 from homing.delivery.leased_part import resolve
 from homing.delivery.operations import Operation, read_operations
@@ -19,44 +19,44 @@ from homing.store import COUNT, Store
 from homing.times import parse_past
 
 
-def stores(arguments: Namespace, desk: Desk) -> int:
+def count_stores(arguments: Namespace, context: CommandContext) -> int:
     """Counts each named store and, in a database, every other store there. Returns 1 if a named store cannot be
     counted."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     counted = True
-    for reference in arguments.stores or _set(desk):
-        with desk.known_store(reference) as store:
+    for reference in arguments.stores or _set(context):
+        with context.known_store(reference) as store:
             counted = counted and COUNT in store.features
-            for place, row in _counted(store, desk):
+            for place, row in _counted(store, context):
                 rows.setdefault(place, row)
-    desk.show(list(rows.values()), arguments)
-    return DONE if counted or not arguments.stores else NOT_SO
+    context.show(list(rows.values()), arguments)
+    return EXIT_OK if counted or not arguments.stores else EXIT_FAILED
 
 
-def peek(arguments: Namespace, desk: Desk) -> int:
+def peek_messages(arguments: Namespace, context: CommandContext) -> int:
     """Shows the next messages with their contents. Returns 1 if no message is due."""
-    with desk.known_store(arguments.store) as store:
+    with context.known_store(arguments.store) as store:
         found = store.browse(arguments.limit, state=AVAILABLE)
-    desk.show([_whole(message) for message in found], arguments)
-    return DONE if found else NOT_SO
+    context.show([_whole(message) for message in found], arguments)
+    return EXIT_OK if found else EXIT_FAILED
 
 
-def list_messages(arguments: Namespace, desk: Desk) -> int:
+def list_messages(arguments: Namespace, context: CommandContext) -> int:
     """Lists messages, one per line."""
-    with desk.known_store(arguments.store) as store:
+    with context.known_store(arguments.store) as store:
         found = store.browse(arguments.limit, state=arguments.state, after=arguments.after)
-    desk.show([_line(message) for message in found], arguments)
-    return DONE
+    context.show([_line(message) for message in found], arguments)
+    return EXIT_OK
 
 
-def show(arguments: Namespace, desk: Desk) -> int:
+def show_message(arguments: Namespace, context: CommandContext) -> int:
     """Shows one message, wherever it is. Returns 1 if it is unknown."""
-    with desk.pipeline(arguments) as pipeline:
+    with context.pipeline(arguments) as pipeline:
         where = _whereabouts(pipeline, arguments.id)
         ledger = pipeline.ledger.entries([arguments.id]).get(arguments.id, {})
     if not where and not ledger:
-        desk.tell(f"homing: message {arguments.id} is unknown in store {pipeline.store.name!r}")
-        return NOT_SO
+        context.tell(f"homing: message {arguments.id} is unknown in store {pipeline.store.name!r}")
+        return EXIT_FAILED
     deliveries = [
         {
             "flow": entry.flow or "(source flow)",
@@ -71,19 +71,19 @@ def show(arguments: Namespace, desk: Desk) -> int:
         }
         for entry in ledger.values()
     ]
-    desk.show({"id": arguments.id, "found_in": where, "deliveries": deliveries}, arguments)
-    return DONE
+    context.show({"id": arguments.id, "found_in": where, "deliveries": deliveries}, arguments)
+    return EXIT_OK
 
 
-def operations(arguments: Namespace, desk: Desk) -> int:
+def list_operations(arguments: Namespace, context: CommandContext) -> int:
     """Lists who changed what, when and why, oldest first."""
     since = parse_past(arguments.since) if arguments.since else None
-    with desk.known_store(arguments.store) as store:
+    with context.known_store(arguments.store) as store:
         if not is_pipeline_store(store):
             raise ConfigurationError(f"store {store.name!r} is not in a database, and keeps no record of operations")
         found = read_operations(store, since, limit=arguments.limit)
-    desk.show([_operation(each) for each in found], arguments)
-    return DONE
+    context.show([_operation(each) for each in found], arguments)
+    return EXIT_OK
 
 
 def _operation(each: Operation) -> dict[str, Any]:
@@ -102,12 +102,12 @@ def _operation(each: Operation) -> dict[str, Any]:
     }
 
 
-def _set(desk: Desk) -> list[str]:
+def _set(context: CommandContext) -> list[str]:
     """The default stores whose variable is set; raises if there is none."""
     found = []
-    for reference in desk.known():
+    for reference in context.known():
         try:
-            desk.find_url(reference)
+            context.find_url(reference)
         except ConfigurationError:
             continue
         found.append(reference)
@@ -116,11 +116,11 @@ def _set(desk: Desk) -> list[str]:
     return found
 
 
-def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _counted(store: Store, context: CommandContext) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     if not is_pipeline_store(store):
         counts = store.count() if COUNT in store.features else {}
         if COUNT not in store.features:
-            desk.tell(f"homing: store {store.name!r} cannot be counted: its kind of store has no count")
+            context.tell(f"homing: store {store.name!r} cannot be counted: its kind of store has no count")
         yield (type(store).__name__, store.name), {"store": store.name, "kind": type(store).__name__, **counts}
         return
     for name in sorted({store.name, *store.access.siblings()}):
@@ -130,7 +130,7 @@ def _counted(store: Store, desk: Desk) -> Iterator[tuple[tuple[str, ...], dict[s
             except NotPermittedError:
                 if name == store.name:
                     raise
-                desk.tell(f"homing: store {name!r} is in the same database, but you have no permission to count it")
+                context.tell(f"homing: store {name!r} is in the same database, but you have no permission to count it")
                 continue
             about = {"store": name, "kind": each.place[0].partition(":")[0], **counts}
             yield each.place, {**about, "oldest": None if age is None else round(age, 1)}

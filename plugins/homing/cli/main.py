@@ -7,9 +7,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from homing.cli.command import DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE, Command
+from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE, Command
 from homing.cli.commands import COMMANDS
-from homing.cli.context import Desk
+from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
 from homing.printable import printable
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: see homing.cli.command."""
     logging.basicConfig(level=logging.WARNING, handlers=[_terminal()])
     arguments = build_parser().parse_args(argv)
-    return run(arguments.command, arguments, Desk())
+    return run(arguments.command, arguments, CommandContext())
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -46,19 +46,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(command: Command, arguments: argparse.Namespace, desk: Desk) -> int:
+def run(command: Command, arguments: argparse.Namespace, context: CommandContext) -> int:
     """Runs a command; an error becomes one line on standard error, never a traceback."""
     try:
-        return command.run(arguments, desk)
+        return command.run(arguments, context)
     except (ConfigurationError, UnsupportedError) as error:
-        return _complain(error, SET_UP_WRONGLY)
+        return _complain(error, EXIT_MISCONFIGURED)
     except StoreUnavailableError as error:
-        return _complain(error, UNAVAILABLE)
+        return _complain(error, EXIT_UNAVAILABLE)
     except HomingError as error:
-        return _complain(error, NOT_SO)
+        return _complain(error, EXIT_FAILED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has ended; stops Python from reporting it at exit
-        return DONE
+        return EXIT_OK
 
 
 def _complain(error: HomingError, code: int) -> int:

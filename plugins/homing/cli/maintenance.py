@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from homing.cli.command import DONE, NOT_SO
-from homing.cli.context import Desk
+from homing.cli.command import EXIT_FAILED, EXIT_OK
+from homing.cli.context import CommandContext
 from homing.delivery import AuditReport, run_audit
 from homing.delivery.audit import Totals
 from homing.delivery.operations import PURGE, operation
@@ -19,24 +19,24 @@ from homing.store import Store
 from homing.times import parse_duration
 
 
-def purge(arguments: Namespace, desk: Desk) -> int:
+def purge_store(arguments: Namespace, context: CommandContext) -> int:
     """Removes finished messages and shows how many."""
     older_than = None if arguments.older_than is None else parse_duration(arguments.older_than)
-    with desk.known_store(arguments.store) as store:
+    with context.known_store(arguments.store) as store:
         if arguments.state == DEAD:
             _refuse_last_copies(store)
         if arguments.dry_run:
             answer = {"store": store.name, "would_remove": store.purgeable(older_than, state=arguments.state)}
         else:
             which = {"state": arguments.state, "older_than": older_than}
-            with operation(store, PURGE, by=desk.operator, why=arguments.reason, selection=which) as outcome:
+            with operation(store, PURGE, by=context.operator, why=arguments.reason, selection=which) as outcome:
                 outcome["removed"] = store.purge(older_than, state=arguments.state)
             answer = {"store": store.name, **outcome}
         retention = _retention(store)
     if retention and arguments.state == ACKNOWLEDGED:
-        answer |= _trim_ledger(arguments, desk, retention)
-    desk.show(answer, arguments)
-    return DONE
+        answer |= _trim_ledger(arguments, context, retention)
+    context.show(answer, arguments)
+    return EXIT_OK
 
 
 def _retention(store: Store) -> float:
@@ -46,14 +46,14 @@ def _retention(store: Store) -> float:
     return 0.0
 
 
-def _trim_ledger(arguments: Namespace, desk: Desk, retention: float) -> dict[str, int]:
+def _trim_ledger(arguments: Namespace, context: CommandContext, retention: float) -> dict[str, int]:
     """How many messages' ledger entries were removed, or would be."""
     try:
-        desk.find_url(arguments.dead_letter_store)
+        context.find_url(arguments.dead_letter_store)
     except ConfigurationError as error:
-        desk.tell(f"homing: the ledger is not trimmed, because a dead letter may need it: {error}")
+        context.tell(f"homing: the ledger is not trimmed, because a dead letter may need it: {error}")
         return {}
-    with desk.pipeline(arguments) as stores:
+    with context.pipeline(arguments) as stores:
         if arguments.dry_run:
             return {"ledger_would_remove": count_trimmable(stores, retention)}
         return {"ledger_removed": trim_ledger(stores, retention)}
@@ -68,15 +68,15 @@ def _refuse_last_copies(store: Store) -> None:
         )
 
 
-def audit(arguments: Namespace, desk: Desk) -> int:
+def audit_pipeline(arguments: Namespace, context: CommandContext) -> int:
     """Counts every accepted message and where it went. Returns 1, with their ids, if some are unaccounted for."""
     flows = _flows(arguments)
-    with desk.pipeline(arguments) as stores:
+    with context.pipeline(arguments) as stores:
         books = run_audit(stores, flows)
-    desk.show(_sheet(books, stores.store.name), arguments)
+    context.show(_sheet(books, stores.store.name), arguments)
     for message_id in books.unaccounted:
-        desk.tell(f"homing: message {message_id} is unaccounted for")
-    return DONE if books.balanced else NOT_SO
+        context.tell(f"homing: message {message_id} is unaccounted for")
+    return EXIT_OK if books.balanced else EXIT_FAILED
 
 
 def _flows(arguments: Namespace) -> list[str]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from homing.cli.command import DONE
-from homing.cli.context import Desk
+from homing.cli.command import EXIT_OK
+from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError
 from homing.ids import new_id
 from homing.message import Message, encode
@@ -18,17 +18,17 @@ from homing.store import BULK, Store
 from homing.times import parse_time
 
 
-def send(arguments: Namespace, desk: Desk) -> int:
+def send_messages(arguments: Namespace, context: CommandContext) -> int:
     """Stores the messages (all or none if the store supports bulk) and shows their ids."""
     messages = list(_messages(arguments))
     if arguments.id and len(messages) > 1:
         raise ConfigurationError(f"--id works for one message only, got {len(messages)}")
-    with desk.open(arguments.store) as store:
+    with context.open(arguments.store) as store:
         if not arguments.dry_run:
             _store(store, messages)
-    desk.tell(f"{'would store' if arguments.dry_run else 'stored'} {len(messages)} messages in {store.name!r}")
-    desk.show([{"id": message.id, "due": message.scheduled_at} for message in messages], arguments)
-    return DONE
+    context.tell(f"{'would store' if arguments.dry_run else 'stored'} {len(messages)} messages in {store.name!r}")
+    context.show([{"id": message.id, "due": message.scheduled_at} for message in messages], arguments)
+    return EXIT_OK
 
 
 def _store(store: Store, messages: list[Message]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from homing.delivery.batch import Batch
+from homing.errors import LeaseLostError
 from homing.lease_renewer import LeaseRenewer
 from homing.ledger import Fence, Ledger
 
@@ -23,12 +24,12 @@ class LeaseKeeper:
         self._fence = fence
         self._lease = lease
         self._on_lost = on_lost
-        self._lost: Exception | None = None
+        self._lost: LeaseLostError | None = None
         self._renewer = LeaseRenewer("homing-lease-keeper")
 
     def __enter__(self) -> LeaseKeeper:
         what = f"batch {self._fence.run_id}"
-        self._renewer.keep(self._fence, what, self._renew, lasts=self._lease, on_lost=self._lose)
+        self._renewer.keep(self._fence, what, self._renew, lasts=self._lease, on_lost=self._stop_job)
         return self
 
     def __exit__(
@@ -39,11 +40,14 @@ class LeaseKeeper:
             raise self._lost
 
     def _renew(self) -> float:
-        self._ledger.renew_step(self._fence, self._lease)
-        for held in self._held:
-            held.store.renew(held.lease, self._lease)
+        try:
+            self._ledger.renew_step(self._fence, self._lease)
+            for held in self._held:
+                held.store.renew(held.lease, self._lease)
+        except LeaseLostError as error:
+            self._lost = error  # noticed also by a renewal that is on its way when the block is left
+            raise
         return self._lease
 
-    def _lose(self, error: Exception) -> None:
-        self._lost = error
+    def _stop_job(self, _: Exception) -> None:
         self._on_lost()

@@ -458,6 +458,8 @@ def test_consumers_share_a_store_out_by_partition(open_place: Callable[..., Stor
 
     first, second = one.claim(100, partitions=[0, 1], lease=30), two.claim(100, partitions=[2, 3], lease=30)
 
+    assert first
+    assert second
     assert len(first) + len(second) == 70
     assert {message.partition_key for message in first}.isdisjoint({message.partition_key for message in second})
     assert two.claim(100) == []

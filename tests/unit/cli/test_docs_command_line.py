@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from homing.cli.command import DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE
+from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE
 from homing.cli.commands import COMMANDS
 from tests.unit.cli.conftest import CHAIN, Shell
 
@@ -35,7 +35,7 @@ def test_the_page_has_every_command() -> None:
 
 def test_the_page_has_every_exit_code() -> None:
     assert re.findall(r"^\| (\d) \|", PAGE, re.MULTILINE) == [
-        str(code) for code in (DONE, NOT_SO, SET_UP_WRONGLY, UNAVAILABLE)
+        str(code) for code in (EXIT_OK, EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_UNAVAILABLE)
     ]
 
 

@@ -119,12 +119,18 @@ def test_partitions_are_refused_where_the_store_has_none() -> None:
 def test_two_listeners_share_a_store_out_by_partition(tmp_path: Path, url: str, until: Callable[..., None]) -> None:
     seen: dict[str, list[int]] = {"even": [], "odd": []}
     with open_store(url.format(tmp_path)) as store, ExitStack() as running:
-        store.store_many(range(40))
-        for name, partitions in (("even", {0, 2}), ("odd", {1, 3})):
+
+        def start(name: str, partitions: set[int]) -> None:
             config = ListenerConfig(partitions=partitions, polling_interval=0.02)
             listener = running.enter_context(StoreListener(store, config))
             listener.attach(seen[name].append)
             listener.start()
+
+        store.store_many(range(40))
+        start("even", {0, 2})
+        until(lambda: not store.has_due(partitions=[0, 2]))
+        assert store.has_due(partitions=[1, 3])
+        start("odd", {1, 3})
         store.store_many(range(40, 80))
         until(lambda: store.count()["acknowledged"] == 80)
 

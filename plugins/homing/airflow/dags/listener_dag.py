@@ -77,7 +77,7 @@ class ListenOperator(BaseOperator):
         found = listener.metrics()
         counted = {name: getattr(found, name) for name in ("processed", "dead_lettered", "dropped", "released")}
         for name, number in counted.items():
-            metrics.count("delivered" if name == "processed" else name, number, store=store.name)
+            metrics.count_messages("delivered" if name == "processed" else name, number, store=store.name)
         return counted
 
 

@@ -85,10 +85,10 @@ class ReconcileOperator(BaseOperator):
         settlement = batch.settle()
         if settlement != Settlement():
             self.log.warning("batch %s was left behind: %s", batch.run_id, settlement)
-            metrics.settled(settlement, self.pipeline.name)
+            metrics.count_settlement(settlement, self.pipeline.name)
 
     def _measure(self, stores: PipelineStores, flows: Sequence[str], dead: int) -> None:
-        metrics.count("dead_lettered", dead, pipeline=self.pipeline.name)
+        metrics.count_messages("dead_lettered", dead, pipeline=self.pipeline.name)
         metrics.oldest_age(stores.store)
         with suppress(HomingError):
             waiting = [failure for failure in read_failures(stores) if not failure.dead]

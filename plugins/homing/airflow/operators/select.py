@@ -138,7 +138,7 @@ class ApproveReplayOperator(ApprovalOperator):
         if chosen == [self.REJECT]:
             with self.pipeline.open_batch(self.pipeline.run_key(context)) as batch:
                 refused = batch.reject(read_names(self.ids))
-            metrics.settled(refused, self.pipeline.name)
+            metrics.count_settlement(refused, self.pipeline.name)
             note(self, context, f"The replay was refused: {refused}.")
         return super().execute_complete(context, event)
 

@@ -46,7 +46,7 @@ class SettleOperator(BaseOperator):
             to_replay, stranded = batch.awaiting_replay(), batch.stranded()
         show_messages(self, context)
         note(self, context, f"Batch {run_id}: {settlement}.")
-        metrics.settled(settlement, self.pipeline.name)
+        metrics.count_settlement(settlement, self.pipeline.name)
         if to_replay or stranded:
             self.log.info("%s replays %d of this batch and %d left over", self.replay_dag_id, to_replay, len(stranded))
             self.replay_run = self._replay_run(context) if to_replay else _left_over_run()
@@ -94,7 +94,7 @@ def finish_replay(pipeline: PipelineConfig, run_id: str) -> Settlement:
     """Dead-letters what a replay could not deliver. Idempotent."""
     with pipeline.open_batch(run_id) as batch:
         settlement = batch.finish_replay()
-    metrics.settled(settlement, pipeline.name)
+    metrics.count_settlement(settlement, pipeline.name)
     return settlement
 
 

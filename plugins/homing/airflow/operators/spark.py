@@ -276,7 +276,7 @@ class ReplayOperator(PipelineJobOperator):
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.chain_name)
             size = batch.reclaim(self._names, self.pipeline.hold)
             self._held = batch.messages()
-        metrics.count("replayed", size, pipeline=self.pipeline.name)
+        metrics.count_messages("replayed", size, pipeline=self.pipeline.name)
         return size
 
     def _count_completed(self, context: Any, run_id: str) -> None:
@@ -284,7 +284,7 @@ class ReplayOperator(PipelineJobOperator):
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
             left = {head.ref for head in batch.messages()}
             done = batch.completed([head for head in self._held if head.ref not in left])
-            metrics.settled(done, self.pipeline.name)
+            metrics.count_settlement(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")
             self._write_down(context, len(left))

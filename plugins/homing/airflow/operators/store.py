@@ -57,7 +57,7 @@ class StoreMessagesOperator(BaseOperator):
                 for message in messages:
                     store.store(message)
         self.log.info("stored %d messages in store %s", len(messages), store.name)
-        metrics.count("accepted", len(messages), store=store.name)
+        metrics.count_messages("accepted", len(messages), store=store.name)
         return [message.id for message in messages]
 
 

@@ -122,7 +122,7 @@ class StoreSensor(BaseSensorOperator):
         if self.pipeline is not None:
             show_messages(self, context)
         note(self, context, f"Batch {key}: claimed {claim.messages} messages of store {claim.store}.")
-        metrics.count("claimed", claim.messages, store=claim.store)
+        metrics.count_messages("claimed", claim.messages, store=claim.store)
         return {"batch": key, "messages": claim.messages}
 
     def _key(self, context: Any) -> str:
@@ -151,7 +151,7 @@ class StoreSensor(BaseSensorOperator):
         except SourceUnavailableError as error:
             self.log.warning("going on without the source: %s", error)
         else:
-            metrics.count("accepted", taken, store=target.name)
+            metrics.count_messages("accepted", taken, store=target.name)
 
     def _claim_of_store(self, key: str) -> Claim:
         assert self.store is not None

@@ -73,9 +73,9 @@ class StoreTrigger(BaseTrigger):
             ]
             if self.pipeline and is_pipeline_store(stores[0]):
                 opened.enter_context(stores[0].failures())
-            call = opened.enter_context(WakeUpCall(stores, self.polling_interval))
-            began = looked = time.monotonic()
             shares = [self.partitions, None]
+            call = opened.enter_context(WakeUpCall(stores, self.polling_interval, shares))
+            began = looked = time.monotonic()
             while not await self._is_time(stores, shares, call, began):
                 if time.monotonic() - looked > _LOOK_FOR_OTHERS_EVERY:
                     looked = time.monotonic()

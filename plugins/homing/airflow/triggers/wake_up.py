@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 
@@ -18,10 +18,17 @@ class WakeUpCall:
     Leaving the block ends the threads.
     """
 
-    def __init__(self, stores: Iterable[Store], longest_pause: float) -> None:
+    def __init__(
+        self, stores: Collection[Store], longest_pause: float, shares: Collection[Collection[int] | None] = ()
+    ) -> None:
+        """`shares` says, store by store, which partitions are waited for."""
         self._loop = asyncio.get_running_loop()
         self._is_called = asyncio.Event()
-        self._wakers = [Waker(store, self._call, longest_pause) for store in stores if store.wakes]
+        self._wakers = [
+            Waker(store, self._call, longest_pause, {} if share is None else {"partitions": share})
+            for store, share in zip(stores, shares or [None] * len(stores), strict=False)
+            if store.wakes
+        ]
 
     def get_ready(self) -> None:
         """Before the caller looks into the stores: what comes from now on ends the next sleep."""
