@@ -17,7 +17,7 @@ from bench.rounds import Case, Comparison, rows, take_turns
 from bench.scale import Scale
 from bench.services import Services
 from homing.delivery.arrow.columns import PROCESSED, to_batch
-from homing.ledger import Fence, Known, Ledger
+from homing.ledger import Fence, Ledger, LedgerEntries
 from homing.message import MessageRef
 from homing.spark.task import Task
 from homing.stores import open_store
@@ -41,7 +41,7 @@ class NoLedger(Ledger):
     def open_step(self, run_id: str, step: str, lease: float) -> Fence:
         return Fence(run_id, step, "")
 
-    def known(self, message_ids: Any) -> Known:
+    def known(self, message_ids: Any) -> LedgerEntries:
         return {}
 
     def unfinished(self, batch_id: str) -> list[MessageRef]:
@@ -57,6 +57,19 @@ class NoLedger(Ledger):
         return False
 
     def published(self, run_id: str) -> dict[str, str] | None:
+        return None
+
+    @property
+    def table_name(self) -> str:
+        return ""
+
+    def done_before(self, seconds: float) -> Iterator[list[MessageRef]]:
+        return iter(())
+
+    def remove(self, refs: Any) -> int:
+        return 0
+
+    def busy_until(self, run_ids: Any) -> None:
         return None
 
     def publish(self, fence: Fence, files: Any) -> None: ...
