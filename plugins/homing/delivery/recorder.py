@@ -14,9 +14,9 @@ from homing.excerpts import excerpt
 from homing.ledger import PART, Entry, Fence, Ledger
 
 #: A crash costs at most this many deliveries being made again, per running task.
-CHUNK = 100
+ENTRIES_PER_FLUSH = 100
 #: Nor does a slow destination keep a delivery unrecorded for longer than this.
-SECONDS = 0.5
+FLUSH_EVERY_SECONDS = 0.5
 # For as long as the step goes on: what counts is who took the part last.
 _ALWAYS = 10 * 365 * 86_400.0
 
@@ -36,16 +36,16 @@ class Recorder:
     message is named in the ledger before it is handled, so that the attempt after the next crash knows it. Thread-safe,
     but then one message at a time may be handled.
 
-    A chunk has `chunk` entries; CHUNK without one. With a `part`, no other process works on it for long: of two copies
-    of a task that run at the same time, the one that began first records what it has delivered and stops with
-    LeaseLostError.
+    A chunk has `chunk` entries; ENTRIES_PER_FLUSH without one. A `part` is the part of a batch that a Spark task works
+    on. When two copies of that task run at the same time, the copy that began first records what it has delivered and
+    stops with LeaseLostError.
     """
 
     def __init__(self, ledger: Ledger, fence: Fence, part: Part | None = None, *, chunk: int | None = None) -> None:
         self._ledger = ledger
         self._fence = fence
         self._part = part
-        self._chunk = CHUNK if chunk is None else chunk
+        self._chunk = ENTRIES_PER_FLUSH if chunk is None else chunk
         self._turn: Fence | None = None
         #: Whether each message is to be named before it is handled.
         self.careful = fence.crashed
@@ -111,7 +111,7 @@ class Recorder:
         self._turn = self._ledger.open_step(self._fence.run_id, name, _ALWAYS)
         if part.attemptNumber():
             # A copy that still runs somewhere has noticed by then, and recorded what is not to be done again.
-            time.sleep(2 * SECONDS)
+            time.sleep(2 * FLUSH_EVERY_SECONDS)
 
     def _keep_turn(self) -> None:
         """Raises LeaseLostError when the step was taken over, or another copy of this task has begun: also while a
@@ -129,7 +129,7 @@ class Recorder:
             self._pending = []
 
     def _flush_now_and_then(self) -> None:
-        while not self._ended.wait(SECONDS):
+        while not self._ended.wait(FLUSH_EVERY_SECONDS):
             try:
                 if self._pending:
                     self._flush()

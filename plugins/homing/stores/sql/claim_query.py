@@ -32,7 +32,7 @@ USUAL = 0  # the priority of a message whose sender said nothing about it
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClaimRequest:
     """Which messages are to be claimed."""
 
     limit: int
@@ -72,7 +72,7 @@ class Shape(NamedTuple):
     unless_urgent: bool
 
 
-class Finder:
+class ClaimQuery:
     """Finds rows of one table of messages, and locks them where the database can, inside a transaction of the caller's.
 
     A row has the values of NEEDED, or those of READ where contents are wanted, or of FRESH and one more for a message
@@ -100,7 +100,7 @@ class Finder:
         self._failures = failures
         self._statements = Statements()
 
-    def find(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+    def find(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
         """What is wanted and due, in the order in which it is handed out, locked for this transaction."""
         if wanted.ids is not None:
             return self._by_id(connection, wanted, now)
@@ -120,7 +120,7 @@ class Finder:
                 break
         return found
 
-    def light_enough(self, connection: Connection, wanted: Wanted, now: int) -> Wanted:
+    def light_enough(self, connection: Connection, wanted: ClaimRequest, now: int) -> ClaimRequest:
         """The same, of no more messages than a caller is given at once by what they weigh; of one at least."""
         most = CLAIMED_BYTES // wanted.properties.max_message_bytes
         if not wanted.contents or wanted.ids is not None or wanted.limit <= max(1, most):
@@ -129,7 +129,9 @@ class Finder:
         first = next(portions(found, lambda row: int(row[-1] or 0), most_bytes=CLAIMED_BYTES), found)
         return wanted if len(first) == len(found) else replace(wanted, limit=len(first))
 
-    def held_by_batch(self, connection: Connection, wanted: Wanted, now: int) -> tuple[list[Any] | None, str | None]:
+    def held_by_batch(
+        self, connection: Connection, wanted: ClaimRequest, now: int
+    ) -> tuple[list[Any] | None, str | None]:
         """The rows this batch still has to settle, and its token while the lease lasts.
 
         None instead of rows when the batch id was never used: only then may new messages be claimed for it.
@@ -175,7 +177,7 @@ class Finder:
         one = sa.select(f.sequence).where(same).limit(sa.literal_column("1")).correlate(self._table)
         return one.scalar_subquery().is_(None)
 
-    def _usual(self, connection: Connection, wanted: Wanted, now: int) -> list[Any]:
+    def _usual(self, connection: Connection, wanted: ClaimRequest, now: int) -> list[Any]:
         """The first due messages of the usual priority, unless more urgent ones wait.
 
         In front of them the index is littered with entries of messages finished but not yet vacuumed. So the search
@@ -193,7 +195,7 @@ class Finder:
     def _at(
         self,
         connection: Connection,
-        wanted: Wanted,
+        wanted: ClaimRequest,
         now: int,
         priority: int,
         *,
@@ -265,7 +267,7 @@ class Finder:
         conditions = {_ALL: sa.true(), _ONE: bucket == number, _NONE: bucket.is_(None), _BEYOND: bucket >= number}
         return conditions[kind]
 
-    def _in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+    def _in_session(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
         """The first messages of a session, up to one that is not due; none while one of them is leased, or one has
         failed and is not done with."""
         c, self.has_sessions = self._table.c, True
@@ -282,7 +284,7 @@ class Finder:
             found.append(row)
         return found
 
-    def _by_id(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+    def _by_id(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
         """Those of these messages that are not leased, dead ones included; or those that are deferred."""
         c = self._table.c
         found: list[Any] = []
