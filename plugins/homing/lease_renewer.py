@@ -153,7 +153,7 @@ class LeaseRenewer:
             self._let_go(key, lease, lambda error=error: lease.on_lost(error))  # type: ignore[misc]
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, this lease is tried again and the others are kept
-            every = max(lease.every / 2, min(lease.every, _AFTER_FAILURE))
+            every = max(lease.every / 2, min(lease.every, _AFTER_FAILURE), _SHORTEST)
             log.warning("the lease on %s could not be renewed, trying again: %s", lease.what, sign_of(error))
         else:
             if lasts is None:
@@ -166,7 +166,8 @@ class LeaseRenewer:
     def _let_go(self, key: Hashable, lease: _Lease, tell: Callable[[], object]) -> None:
         """Tells that a lease has ended, unless it was forgotten or kept anew meanwhile."""
         with self._lock:
-            if self._leases.get(key) is not lease:
+            is_ended = tell is not lease.on_end or lease.until <= time.monotonic()
+            if self._leases.get(key) is not lease or not is_ended:
                 return
             del self._leases[key]
         try:

@@ -74,6 +74,17 @@ def test_a_lease_longer_than_the_lock_is_kept_by_renewing_it(store: ServiceBusSt
     assert store.retrieve() is None
 
 
+def test_a_store_that_was_closed_and_is_used_again_keeps_its_leases(store: ServiceBusStore) -> None:
+    store.store("long work", id="m1")
+    store.close()
+    message = take(store)
+
+    time.sleep(4.5)  # longer than the lock, well within the lease
+
+    store.acknowledge(message)
+    assert store.retrieve() is None
+
+
 def test_a_lease_shorter_than_the_lock_ends_with_the_message_given_back(servicebus: ServiceBusServer) -> None:
     name = f"q{uuid.uuid4().hex[:12]}"
     servicebus.call(lambda: servicebus.broker.make_queue(name, Settings(lock_duration=300.0, max_delivery_count=3)))

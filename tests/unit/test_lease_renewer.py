@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,19 @@ def test_a_store_that_is_away_is_asked_until_it_answers(renewer: LeaseRenewer) -
     assert len(asked) == 3, "it is renewed, and a third of it is far away"
 
 
+def test_a_lease_that_looks_over_by_a_wrong_clock_does_not_make_the_renewer_run_hot(renewer: LeaseRenewer) -> None:
+    asked: list[float] = []
+
+    def renew() -> float:
+        asked.append(time.monotonic())
+        raise StoreUnavailableError("away")
+
+    renewer.keep("a", "message a", renew, lasts=0.0)
+    time.sleep(0.5)
+
+    assert 1 <= len(asked) <= 6
+
+
 def test_what_is_to_be_kept_no_longer_ends_without_another_renewal(renewer: LeaseRenewer) -> None:
     ended = threading.Event()
     renewer.keep("a", "message a", lambda: pytest.fail("it was renewed"), lasts=FAR, longest=0.1, on_end=ended.set)
@@ -100,6 +114,22 @@ def test_keeping_a_lease_that_is_kept_lets_its_time_start_anew(renewer: LeaseRen
     renewer.keep("a", "message a", lambda: 0.3, lasts=0.3, longest=FAR)
 
     assert not ended.wait(1.0)
+
+
+def test_a_lease_whose_time_started_anew_just_as_it_ended_is_kept(
+    renewer: LeaseRenewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed, let_go = threading.Event(), renewer._let_go
+
+    def kept_anew_before(*ended: Any) -> None:
+        renewer.keep("a", "message a", renewed.set, lasts=0.3, longest=FAR)  # type: ignore[arg-type]
+        let_go(*ended)
+
+    monkeypatch.setattr(renewer, "_let_go", kept_anew_before)
+    renewer.keep("a", "message a", lambda: renewed.set() or FAR, lasts=0.3, longest=0.05,  # type: ignore[func-returns-value]
+                 on_end=lambda: pytest.fail("it ended"))  # fmt: skip
+
+    assert renewed.wait(5.0)
 
 
 def test_what_was_kept_anew_while_its_loss_was_noticed_stays(renewer: LeaseRenewer) -> None:

@@ -225,9 +225,12 @@ class ListenerWorkers:
             log.warning("what is dead in store %s stays there for now: %s", self._store_name, sign_of(error))
 
     def _let_go_of_lost(self, delivery: Delivery) -> None:
-        """Its lease is lost: unless a handler has it, it is not handled here any more."""
+        """Its lease is lost: unless a handler has it, it is not handled here any more. What a handler has is asked
+        about again: should it fail there, it is not to be tried again here."""
         if delivery.began == 0 or all(delivery not in worker.busy_with for worker in list(self._workers)):
             self.in_flight.finished(delivery)
+        elif not delivery.lost:
+            self._leases.keep(delivery)
 
     def _give_up_hung(self, begun_before: float) -> None:
         for worker in list(self._workers):

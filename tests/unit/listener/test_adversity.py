@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +168,34 @@ def test_handler_that_outlives_its_lease_changes_nothing_and_the_message_comes_b
         assert listener.metrics().processed == 0
         assert f"message {message_id} of store orders was processed by {on_message.__qualname__}" in caplog.text
         other.acknowledge(taken[-1])
+    assert store.count()[ACKNOWLEDGED] == 1
+
+
+def test_what_lost_its_lease_in_a_handler_that_then_failed_is_not_handled_here_again(
+    store: Any, url: str, listen: Any, until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered, leave, calls = threading.Event(), threading.Event(), list[Any]()
+
+    def on_message(content: Any) -> None:
+        calls.append(content)
+        entered.set()
+        assert leave.wait(20)
+        raise OSError
+
+    store.store(1)
+    listener = listen(store, on_message, lease=0.6, retry_interval=1.5)
+    assert entered.wait(20)
+    with open_store(f"{url}?store=orders") as other:
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:  # as after a pause of this process
+            connection.execute("UPDATE homing_orders SET time_next = 1 WHERE lock_token IS NOT NULL")
+        taken = other.claim(1, lease=60)
+        assert taken
+        until(lambda: "is not renewed any more" in caplog.text)
+        leave.set()
+        until(lambda: listener.metrics().retried == 1)
+        time.sleep(2.5)  # the other one goes on with it
+        assert calls == [1]
+        other.acknowledge(taken[0])
     assert store.count()[ACKNOWLEDGED] == 1
 
 

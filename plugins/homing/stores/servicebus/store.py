@@ -61,7 +61,7 @@ class ServiceBusStore(Store):
 
     A lease lasts `ack_wait` seconds. For so long this object renews the message's lock, however short the queue's own
     lock duration is; then it abandons the message, so that it comes again at once. When the process dies, the lock runs
-    out at the service. Settler after either raises LeaseLostError.
+    out at the service. Settling after either raises LeaseLostError.
 
     The queue's own max delivery count dead-letters what was abandoned or lost too often, whatever this store says;
     `max_deliveries` is a lower limit of the store's.
@@ -77,7 +77,7 @@ class ServiceBusStore(Store):
         )
         self._held: dict[str, LockedMessage] = {}
         self._lost: OrderedDict[str, None] = OrderedDict()
-        self._leases = LeaseRenewer(f"homing-servicebus-{self.name}")
+        self._leases = self._new_leases()
         self._set_up()
         start_over_after_fork(self)
 
@@ -133,7 +133,8 @@ class ServiceBusStore(Store):
 
     def close(self) -> None:
         """Ends all connections; what was retrieved and not settled comes again when its lock has run out."""
-        self._leases.close()
+        leases, self._leases = self._leases, self._new_leases()  # it may be used again
+        leases.close()
         with self._lock:
             links = [link for link in (self._sender, *self._receivers.values()) if link is not None]
             self._sender, self._receivers = None, {}
@@ -214,6 +215,9 @@ class ServiceBusStore(Store):
         return False
 
     # -- leases ------------------------------------------------------------------------------------------------
+
+    def _new_leases(self) -> LeaseRenewer:
+        return LeaseRenewer(f"homing-servicebus-{self.name}")
 
     def _keep(self, held: LockedMessage, lease: float) -> None:
         """Renews its lock for so long, and then gives it back."""
