@@ -173,6 +173,13 @@ GUARDS = (
         f"{_ADVERSITY}test_lease_is_renewed_for_as_long_as_the_handler_runs",
     ),
     guard(
+        "what lost its lease in its handler is asked about again, and let go of when the handler has failed",
+        _RUN,
+        "        elif not delivery.lost:\n            self._leases.keep(delivery)\n",
+        "",
+        f"{_ADVERSITY}test_what_lost_its_lease_in_a_handler_that_then_failed_is_not_handled_here_again",
+    ),
+    guard(
         "only what was handled well is acknowledged",
         _RUN,
         "for delivery, answer in ended if answer.error is None])",

@@ -10,6 +10,13 @@ _VERBS = "tests/conformance/test_verbs.py::"
 
 GUARDS = (
     guard(
+        "a store that was closed and is used again keeps its leases",
+        _STORE,
+        "        leases, self._leases = self._leases, self._new_leases()",
+        "        leases = self._leases",
+        f"{_OWN}test_a_store_that_was_closed_and_is_used_again_keeps_its_leases",
+    ),
+    guard(
         "a lease that ran out here settles nothing",
         _STORE,
         "if held is not None and held.deadline > time.monotonic():",

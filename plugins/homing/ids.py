@@ -12,8 +12,10 @@ from itertools import count
 # operating system each time, and let go of the interpreter for it, which costs more than all the rest of a small chain.
 _random = random.Random()  # noqa: S311 - it has to be unique, not secret
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
+
+def start_over() -> None:
+    """In a forked process, which is to make other ids than its parent and its siblings do."""
+    _random.seed()
 
 
 def new_id() -> str:
@@ -32,3 +34,7 @@ def ordered_ids() -> Iterator[str]:
 def random_hex(digits: int) -> str:
     """So many random hexadecimal digits."""
     return f"{_random.getrandbits(4 * digits):0{digits}x}"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=start_over)

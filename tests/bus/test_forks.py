@@ -10,7 +10,7 @@ import pytest
 
 from homing import open_store
 from homing.bus import Message
-from homing.errors import HomingError, LeaseLostError
+from homing.errors import HomingError, LeaseLostError, SessionHeldError
 from homing.stores.servicebus.store import ServiceBusStore
 from tests.bus.conftest import Bus
 from tests.forked import fork, went_well
@@ -61,6 +61,33 @@ def test_a_receiver_works_in_the_child_and_in_the_parent(bus: Bus) -> None:
     assert went_well(fork(use))
     receiver.complete(first)
     assert receiver.receive(server_wait_time=0.5) is None
+
+
+def test_of_two_children_only_one_gets_the_session_that_both_ask_for(bus: Bus) -> None:
+    queue = bus.queue(requires_session=True)
+    sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue, session_id="s")
+    for body in ("first", "second"):
+        sender.send(Message(body=body, session_id="s"))
+    go_on, has_it = os.pipe(), os.pipe()
+
+    def hold() -> bool:
+        message = receiver.receive(server_wait_time=20)
+        os.write(has_it[1], b"!")
+        os.read(go_on[0], 1)
+        return message is not None
+
+    def ask_too() -> bool:
+        with pytest.raises(SessionHeldError):
+            receiver.receive(server_wait_time=1)
+        return True
+
+    holder = fork(hold)
+    try:
+        os.read(has_it[0], 1)
+        assert went_well(fork(ask_too))
+    finally:
+        os.write(go_on[1], b"!")
+        assert went_well(holder)
 
 
 def test_the_store_on_service_bus_connects_for_itself_in_a_child(servicebus: ServiceBusServer) -> None:

@@ -7,6 +7,8 @@ import os
 import weakref
 from typing import Any, Protocol
 
+from homing import ids
+
 
 class StartsOver(Protocol):
     """Something with locks, threads or connections of its own."""
@@ -66,6 +68,7 @@ def _go_on() -> None:
 
 
 def _start_over() -> None:
+    ids.start_over()  # before all others, since they make ids as they start over
     for thing in list(_known):
         thing.start_over()
 
