@@ -99,7 +99,8 @@ class Engine:
     def replay(self, rate: float | None = None) -> Counter[str]:
         """Runs the source flow and every destination again over what the batch holds.
 
-        At most `rate` messages per second are delivered: by one task, since a rate that is worth setting is low.
+        With a `rate`, each destination gets at most so many messages a second. One task then delivers them all, since a
+        rate that is worth setting is low.
         """
         processed = self._processed(_cached)
         total: Counter[str] = Counter()

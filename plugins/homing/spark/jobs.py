@@ -70,7 +70,7 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
 def replay_main(argv: Sequence[str] | None = None) -> int:
     """Runs what a replay claimed through the whole chain; fails while any message still fails."""
     parser = _parser("replay", "Run failed messages through their chain again.")
-    parser.add_argument("--rate", type=float, default=None, help="messages per second and destination at most")
+    parser.add_argument("--rate", type=float, default=None, help="maximum messages per second to each destination")
     arguments = parser.parse_args(argv)
 
     def is_needed(batch: Batch) -> bool:

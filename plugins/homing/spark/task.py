@@ -32,7 +32,7 @@ class Task:
     held: frozenset[MessageRef] | None = None
     #: How many tasks run at the same time, and share a destination's rate.
     tasks: int = 1
-    #: Messages per second at most, for a replay that one task makes alone.
+    #: The most messages a second that each destination gets, for a replay in a single task; None for no limit.
     rate: float | None = None
 
     def process(self, pages: Iterator[Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
