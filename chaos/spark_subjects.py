@@ -29,7 +29,7 @@ from homing.delivery import recorder
 TAKES = 0.1
 #: An executor's task may have delivered for so long and not recorded it; and as long again until it knows that it has
 #: been given up.
-_CHUNK = min(recorder.CHUNK, int(2 * recorder.SECONDS / TAKES))
+_CHUNK = min(recorder.ENTRIES_PER_FLUSH, int(2 * recorder.FLUSH_EVERY_SECONDS / TAKES))
 _CORES = os.cpu_count() or 1
 _JOBS = len(FLOWS) + 1  # of the pipeline and its replay that deliver at once on Airflow
 #: Spark gives up an executor that it has not heard of for so many seconds.

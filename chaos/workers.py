@@ -103,7 +103,16 @@ def deliver(folder: Path, slot: str) -> None:
     with open_pipeline_stores(os.environ[STORE], os.environ[DEAD_LETTERS]) as stores:
         ready(folder)
         keep_running(
-            Tasks(folder, slot, stores, FLOWS, str(folder / "work" / "runs"), BATCH, BATCH_LEASE, options=["--alone"])
+            Tasks(
+                folder,
+                slot,
+                stores,
+                FLOWS,
+                str(folder / "work" / "runs"),
+                BATCH,
+                BATCH_LEASE,
+                options=["--without-spark"],
+            )
         )
 
 

@@ -6,7 +6,7 @@ from mutants.guard import guard
 
 _CONFIG, _LISTENER, _ATTEMPT = "listener/config.py", "listener/store_listener.py", "pipeline/attempt.py"
 _LIFECYCLE_OF = "listener/lifecycle.py"
-_CLAIMS, _PROPERTIES, _DUE = "stores/sql/claims.py", "stores/sql/properties.py", "stores/sql/due_query.py"
+_CLAIMS, _PROPERTIES, _DUE = "stores/sql/claims.py", "stores/sql/properties.py", "stores/sql/claim_query.py"
 _CONFIGURED, _LIFECYCLE = "tests/unit/listener/test_config.py::", "tests/unit/listener/test_lifecycle.py::"
 _SOURCE = "tests/unit/pipeline/test_chain_source_flow.py::"
 _DESTINATIONS = "tests/unit/pipeline/test_chain_destinations.py::"

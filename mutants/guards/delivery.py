@@ -8,7 +8,7 @@ _SETTLING, _HOLDING, _BATCH, _BOOKS = (
     f"delivery/{name}.py" for name in ("settlement", "leased_part", "batch", "audit")
 )
 _INTAKE, _SUSPECTS, _REPLAYING, _RECORDS = (
-    f"delivery/{name}.py" for name in ("intake", "crash_tracking", "local_runner", "records")
+    f"delivery/{name}.py" for name in ("intake", "crash_tracking", "local_replay", "records")
 )
 _GIVING_UP = "delivery/dead_letter.py"
 _WORKERS = "tests/unit/pipeline/test_workers.py::"

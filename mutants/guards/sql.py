@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_SETTLEMENTS, _CLAIMS, _FINDING = (f"stores/sql/{name}.py" for name in ("settlements", "claims", "due_query"))
+_SETTLEMENTS, _CLAIMS, _FINDING = (f"stores/sql/{name}.py" for name in ("settlements", "claims", "claim_query"))
 _BATCHES, _STORE, _INSERT, _VIEWS = (f"stores/sql/{name}.py" for name in ("batches", "store", "insert", "queries"))
 _LEDGER, _DIALECTS = (f"stores/sql/{name}.py" for name in ("ledger", "dialects"))
 _DURABILITY, _OUTAGES = (f"stores/sql/{name}.py" for name in ("durability", "outages"))

@@ -155,7 +155,7 @@ def test_the_run_was_a_full_one(run: Run, name: str) -> None:
     assert (total.delivered, total.dropped, total.dead_lettered) == (3, 1, 5)
     commands = run.processes.commands()
     assert any("org.apache.spark.deploy.SparkSubmit" in command for command in commands)
-    assert any("--alone" in command for command in commands)
+    assert any("--without-spark" in command for command in commands)
 
 
 def test_the_search_finds_what_was_planted(run: Run) -> None:

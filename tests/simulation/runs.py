@@ -9,7 +9,7 @@ from typing import Any
 from homing.delivery import Batch, Selection, take_in, work_files
 from homing.delivery.batch import STRANDED_AFTER
 from homing.delivery.failures import select
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import StoreUnavailableError, TooLargeError
 from homing.message import Message
 from homing.pipeline import load_chain
@@ -192,9 +192,9 @@ class Task:
         return Batch(self.pipeline.stores, run_id or self.run_id, self.pipeline.flows, chain=self.pipeline.name)
 
     def _replay_here(self, batch: Batch) -> None:
-        replay_here(self.pipeline.stores, batch, load_chain(self.pipeline.chain), lease=self.world.lease)
+        replay_in_process(self.pipeline.stores, batch, load_chain(self.pipeline.chain), lease=self.world.lease)
 
     def _run(self, main: Callable[[list[str]], int], *more: str) -> None:
-        alone = [] if self.pipeline.on_frames else ["--alone"]
+        alone = [] if self.pipeline.on_frames else ["--without-spark"]
         lease = str(self.world.lease)
         main(["--chain", self.pipeline.chain, "--run-id", self.run_id, "--lease", lease, *alone, *more])

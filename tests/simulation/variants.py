@@ -122,8 +122,8 @@ def nobody_keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
 
 def chunks_too_large(patch: pytest.MonkeyPatch) -> None:
     """An executor records its deliveries when all are made."""
-    patch.setattr(recorder, "CHUNK", 1_000)
-    patch.setattr(recorder, "SECONDS", 1e9)
+    patch.setattr(recorder, "ENTRIES_PER_FLUSH", 1_000)
+    patch.setattr(recorder, "FLUSH_EVERY_SECONDS", 1e9)
     patch.setattr(recorder.Recorder, "_flush_now_and_then", lambda self: self._ended.wait())
 
 

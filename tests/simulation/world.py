@@ -140,7 +140,7 @@ class World:
         self.databases.install(patch)
         files.install(patch, self.here)
         frames.install(patch, self.here)
-        patch.setattr(recorder, "CHUNK", CHUNK)
+        patch.setattr(recorder, "ENTRIES_PER_FLUSH", CHUNK)
         patch.setattr(jobs, "_end", self._ended)
         patch.setattr(jobs, "_end_when_told", lambda: None, raising=False)
         patch.setattr(jobs, "_show_our_log_lines", lambda: None)

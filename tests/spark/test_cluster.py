@@ -19,7 +19,7 @@ from demo.ports import free_port
 from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores, run_audit
-from homing.delivery.recorder import CHUNK
+from homing.delivery.recorder import ENTRIES_PER_FLUSH
 from homing.failure import WORKER_CRASH
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.spark.submit.py_files import build_py_files
@@ -275,7 +275,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_batch_loses_nothing(work: Wo
     made = work.made("slow")
     assert made.keys() == set(range(MESSAGES))
     # Only what the killed executor had delivered and not yet recorded.
-    assert made.total() - MESSAGES <= CHUNK
+    assert made.total() - MESSAGES <= ENTRIES_PER_FLUSH
     assert Counter(entry.state for entry in work.entries("slow")) == {DELIVERED: MESSAGES}
     assert batch.settle().acknowledged == MESSAGES
     assert run_audit(work.stores, ["slow"]).balanced

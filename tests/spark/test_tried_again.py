@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from homing.delivery import Batch, run_audit
-from homing.delivery.recorder import CHUNK
+from homing.delivery.recorder import ENTRIES_PER_FLUSH
 from homing.ledger import DELIVERED
 from tests.spark.conftest import Numbers
 from tests.spark.test_applications import submit
@@ -40,7 +40,7 @@ def test_a_task_that_spark_tries_again_goes_on_where_the_ledger_ends(numbers: Nu
     assert made.keys() == set(range(MESSAGES))
     assert sorted(made[DEADLY]) == [0, 1]
     # Only what the first try had delivered and not yet recorded when it died.
-    assert sum(map(len, made.values())) - MESSAGES <= CHUNK
+    assert sum(map(len, made.values())) - MESSAGES <= ENTRIES_PER_FLUSH
     entries = numbers.stores.ledger.entries([name for name, _, _ in numbers.stores.store.view.states()])
     found = [(entry.state, entry.attempts, entry.deliveries) for flows in entries.values() for entry in flows.values()]
     assert Counter(found) == {(DELIVERED, 1, 1): MESSAGES}

@@ -10,7 +10,7 @@ from homing.delivery import Batch, Failure, PipelineStores, Selection
 from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.failures import group, select
 from homing.delivery.leased_part import resolve
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.delivery.operations import DEAD_LETTER, REPLAY, described, named, operation, rule_of
 from homing.errors import ConfigurationError
 from homing.ids import new_id
@@ -57,7 +57,7 @@ def replay_failures(arguments: Namespace, context: CommandContext) -> int:
         ) as answer:
             held = batch.reclaim([failure.ref for failure in found])
             with chain:
-                tally = replay_here(stores, batch, chain, rate=arguments.rate)
+                tally = replay_in_process(stores, batch, chain, rate=arguments.rate)
             settlement = batch.settle()
             answer |= {"replayed": held, "delivered": settlement.acknowledged, "still_failing": settlement.released}
     busy = len(found) - held

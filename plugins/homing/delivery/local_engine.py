@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from homing.delivery.batch import Batch
-from homing.delivery.local_runner import replay_batch
+from homing.delivery.local_replay import replay_batch
 from homing.delivery.step import Step, log_deliveries, log_result
 from homing.delivery.stores import PipelineStores
 from homing.delivery.work_files import LocalFiles, WorkDir

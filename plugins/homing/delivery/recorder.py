@@ -14,9 +14,9 @@ from homing.excerpts import excerpt
 from homing.ledger import PART, Entry, Fence, Ledger
 
 #: After a crash at most this many deliveries are made again, for each task that was running.
-CHUNK = 100
+ENTRIES_PER_FLUSH = 100
 #: Seconds after which a delivery is recorded at the latest, also when the chunk is not full.
-SECONDS = 0.5
+FLUSH_EVERY_SECONDS = 0.5
 # Seconds: longer than any step. A copy of a task works on its part until another copy takes the part.
 _ALWAYS = 10 * 365 * 86_400.0
 
@@ -37,16 +37,16 @@ class Recorder:
     After a crash of the step, each message is named in the ledger before it is handled. If the step crashes again, the
     next attempt knows which message did it. For this, only one message may be handled at a time.
 
-    A chunk has `chunk` entries, or CHUNK if that is None. `part` is the Spark task that this process runs. If two
-    copies of that task run at the same time, the one that began first records what it has delivered, and stops with
-    LeaseLostError.
+    A chunk has `chunk` entries, or ENTRIES_PER_FLUSH if that is None. `part` is the Spark task that this process runs.
+    If two copies of that task run at the same time, the one that began first records what it has delivered, and stops
+    with LeaseLostError.
     """
 
     def __init__(self, ledger: Ledger, fence: Fence, part: Part | None = None, *, chunk: int | None = None) -> None:
         self._ledger = ledger
         self._fence = fence
         self._part = part
-        self._chunk = CHUNK if chunk is None else chunk
+        self._chunk = ENTRIES_PER_FLUSH if chunk is None else chunk
         self._turn: Fence | None = None
         #: Whether each message is to be named before it is handled.
         self.careful = fence.crashed
@@ -115,7 +115,7 @@ class Recorder:
         self._turn = self._ledger.open_step(self._fence.run_id, name, _ALWAYS)
         if part.attemptNumber():
             # Long enough for an earlier copy that still runs to notice, and to record what it has delivered.
-            time.sleep(2 * SECONDS)
+            time.sleep(2 * FLUSH_EVERY_SECONDS)
 
     def _keep_turn(self) -> None:
         """Raises LeaseLostError when another process took the step over, or another copy of this task has begun.
@@ -135,7 +135,7 @@ class Recorder:
             self._pending = []
 
     def _flush_now_and_then(self) -> None:
-        while not self._ended.wait(SECONDS):
+        while not self._ended.wait(FLUSH_EVERY_SECONDS):
             try:
                 if self._pending:
                     self._flush()

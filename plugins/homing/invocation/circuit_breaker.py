@@ -33,15 +33,15 @@ class Circuit:
         self._clock = clock
         self._lock = threading.Lock()
         self._failures = 0
-        self._closed_until_tried: float | None = None  # when the next call may try
+        self._open_until: float | None = None  # when the next call may try
         self._trying = False
 
     def enter(self) -> None:
         """Before a call. Raises CircuitOpenError when it is not to be made."""
         with self._lock:
-            if self._closed_until_tried is None:
+            if self._open_until is None:
                 return
-            left = self._closed_until_tried - self._clock()
+            left = self._open_until - self._clock()
             if left > 0 or self._trying:
                 raise CircuitOpenError(
                     f"not called: it failed {self._failures} times one after the other, "
@@ -52,7 +52,7 @@ class Circuit:
     def succeeded(self) -> None:
         """After a call that succeeded."""
         with self._lock:
-            self._failures, self._closed_until_tried, self._trying = 0, None, False
+            self._failures, self._open_until, self._trying = 0, None, False
 
     def failed(self) -> None:
         """After a call that failed."""
@@ -60,4 +60,4 @@ class Circuit:
             self._failures += 1
             self._trying = False
             if self._failures >= self._breaker.failures:
-                self._closed_until_tried = self._clock() + self._breaker.pause
+                self._open_until = self._clock() + self._breaker.pause

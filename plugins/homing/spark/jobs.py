@@ -61,7 +61,9 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
     step = f"deliver.{arguments.flow}"
 
     def is_needed(batch: Batch) -> bool:
-        left = WorkDir(arguments.work_dir, _files(alone=arguments.alone), batch.ledger).published(batch.run_id)
+        left = WorkDir(arguments.work_dir, _files(without_spark=arguments.without_spark), batch.ledger).published(
+            batch.run_id
+        )
         return left != [] and batch.outstanding([arguments.flow])
 
     return _run(step, arguments, lambda engine: engine.deliver(arguments.flow, arguments.work_dir), is_needed)
@@ -95,7 +97,9 @@ def _parser(step: str, description: str, *, work_dir: bool = False) -> argparse.
     parser.add_argument("--chain", required=True, help='the chain as "module:attribute"')
     parser.add_argument("--run-id", required=True, help="the id the batch was claimed under")
     parser.add_argument("--lease", type=float, default=DEFAULT_LEASE, help="seconds without a sign of life")
-    parser.add_argument("--alone", action="store_true", help="in this process, without Spark: for a small batch")
+    parser.add_argument(
+        "--without-spark", action="store_true", help="in this process, without Spark: for a small batch"
+    )
     if work_dir:
         parser.add_argument("--work-dir", required=True, help="where one step leaves messages for the next")
     return parser
@@ -162,7 +166,7 @@ def _engine(
     step: str, arguments: argparse.Namespace, chain: HandlerChain, stores: PipelineStores, batch: Batch
 ) -> Iterator[tuple[Callable[[Fence], Engine | LocalEngine], Callable[[], object]]]:
     """What works on the batch, given the right to record, and how to stop it when that is lost."""
-    if arguments.alone:
+    if arguments.without_spark:
         chain.refuse_dataframes()
         yield partial(LocalEngine, chain, stores, batch), lambda: None  # it notices when it records
         return
@@ -176,9 +180,9 @@ def _engine(
         yield partial(Engine, spark, pipeline, chain, stores, batch), partial(sessions.cancel_jobs, spark)
 
 
-def _files(*, alone: bool) -> Files:
+def _files(*, without_spark: bool) -> Files:
     """What reaches a work directory: where Spark is not needed, it is on this machine."""
-    if alone:
+    if without_spark:
         return LocalFiles()
     with needs("a Spark job", "spark", "pyspark"):
         from homing.spark.hadoop import HadoopFiles

@@ -174,7 +174,7 @@ def test_a_small_batch_needs_no_spark_where_spark_would_be_on_this_machine(  # n
 
     said = submit(master, work_dir=place, spark_above=spark_above)
 
-    assert ("--alone" in said["argv"]) is alone
+    assert ("--without-spark" in said["argv"]) is alone
     assert ("--master" in said["argv"]) is not alone
     assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
     assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)

@@ -12,7 +12,7 @@ import pytest
 
 from homing import ExecutionError, HandlerChain, ListenerConfig, Message, ReplayConfig, StoreListener, destination
 from homing.delivery import Batch, PipelineStores, run_audit
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import LeaseLostError
 from homing.failure import FAILURE_TYPE, FailureRecord, build_record, dead_letter_id
 from homing.message import AVAILABLE
@@ -62,7 +62,7 @@ def by_settlement(stores: PipelineStores, refusing: Refusing) -> Message:
             batch.claim(9)
         else:
             batch.reclaim(["m1"])
-        replay_here(stores, batch, refusing.chain)
+        replay_in_process(stores, batch, refusing.chain)
         if run == "run":
             batch.settle()
         else:

@@ -67,7 +67,7 @@ def test_a_replay_that_raises_has_failed(
     def die(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("homing.cli.failures.replay_here", die)
+    monkeypatch.setattr("homing.cli.failures.replay_in_process", die)
 
     with pytest.raises(RuntimeError):
         homing("replay", failed, "--chain", chain)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from homing import HandlerChain, MessageContext, destination
 from homing.delivery import AuditReport, Batch, PipelineStores, Settlement, open_pipeline_stores, run_audit
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.message import ACKNOWLEDGED
 from homing.stores.sql import SqlStore
 
@@ -47,7 +47,7 @@ class Shop:
 
     def _deliver(self, batch: Batch, away: bool) -> None:
         self.away = away
-        replay_here(self.stores, batch, self.chain)
+        replay_in_process(self.stores, batch, self.chain)
 
     def books(self) -> AuditReport:
         return run_audit(self.stores, ["crm"])

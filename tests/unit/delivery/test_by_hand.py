@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from homing import CircuitBreaker, HandlerChain, destination
 from homing.delivery import PipelineStores, open_pipeline_stores, run_audit
 from homing.delivery.dead_letter import dead_letter_messages
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import ChainError, LeaseLostError
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
@@ -70,11 +70,11 @@ def test_a_replay_that_dies_repeats_at_most_the_delivery_each_destination_had_in
         batch = pipeline.batch("replay")
         batch.reclaim(ids)
         with pytest.raises(Crash):
-            replay_here(stores, batch, chain_into(received))
+            replay_in_process(stores, batch, chain_into(received))
 
     again = pipeline.batch("replay")
     again.reclaim(ids)
-    replay_here(stores, again, chain_into(received))
+    replay_in_process(stores, again, chain_into(received))
     again.settle()
 
     assert len(recorded) == 1
@@ -103,7 +103,7 @@ def test_a_delivery_of_a_replay_is_recorded_before_the_next_one_is_made(pipeline
     def crm(content: object) -> None:
         look("crm")
 
-    replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+    replay_in_process(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
 
     assert done == {flow: [0, 1, 2] for flow in FLOWS}
 
@@ -126,7 +126,7 @@ def test_a_person_who_ends_a_replay_by_the_keyboard_fails_no_message(pipeline: P
         hang.wait()
 
     with pytest.raises(KeyboardInterrupt):
-        replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+        replay_in_process(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
     hang.set()
 
     first, second = (stores.ledger.entries(ids)[one] for one in ids)
@@ -150,7 +150,7 @@ def test_destinations_that_wait_for_each_other_are_both_delivered_in_a_replay(pi
     def crm(content: object) -> None:
         together.wait()
 
-    ended = replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
+    ended = replay_in_process(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm]))
 
     assert ended == {DELIVERED: 4}
 
@@ -175,7 +175,7 @@ def test_a_replay_keeps_to_the_batches_threads_and_breaker_of_its_destinations(p
         called.append(content)
         raise ConnectionError("down")
 
-    ended = replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm, down]))
+    ended = replay_in_process(stores, batch, HandlerChain("orders", destinations_flow=[lake, crm, down]))
 
     assert ended == {DELIVERED: 12, FAILED: 6}
     assert sorted(map(len, batches)) == [2, 4]
@@ -193,7 +193,7 @@ def test_a_chain_with_dataframe_handlers_is_refused_before_any_message_fails(pip
         raise AssertionError("not to be called")
 
     with pytest.raises(ChainError, match="'lake' takes a whole DataFrame and runs on Spark only"):
-        replay_here(stores, batch, HandlerChain("orders", destinations_flow=[lake]))
+        replay_in_process(stores, batch, HandlerChain("orders", destinations_flow=[lake]))
 
     assert stores.ledger.entries(ids) == before
 
@@ -210,7 +210,7 @@ def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipel
         stores.ledger.open_step("replay", "replay", 60)  # somebody else takes the step over
 
     with pytest.raises(LeaseLostError):
-        replay_here(stores, batch, HandlerChain("orders", destinations_flow=[crm]))
+        replay_in_process(stores, batch, HandlerChain("orders", destinations_flow=[crm]))
 
     assert len(received) == 1
 
@@ -235,7 +235,7 @@ def test_a_replay_keeps_its_batch_while_a_message_takes_or_waits_longer_than_the
     chain = HandlerChain("orders", destinations_flow=[lake])
     with ThreadPoolExecutor(1) as pool:
         rate = 0.2 if slow == "rate" else 1000
-        replayed = pool.submit(replay_here, stores, batch, chain, rate=rate, lease=2.0)
+        replayed = pool.submit(replay_in_process, stores, batch, chain, rate=rate, lease=2.0)
         assert begun.wait(60)
         time.sleep(3.0)  # longer than the lease, and the first message, or the wait for the second, goes on
         taken = pipeline.batch("somebody else's").reclaim(ids)
@@ -264,7 +264,7 @@ def test_a_replay_that_loses_its_step_while_it_waits_for_its_rate_begins_with_no
 
     with ThreadPoolExecutor(1) as pool:
         chain = HandlerChain("orders", destinations_flow=[lake])
-        replayed = pool.submit(replay_here, stores, batch, chain, rate=0.05, lease=1.0)
+        replayed = pool.submit(replay_in_process, stores, batch, chain, rate=0.05, lease=1.0)
         for _ in range(6_000):
             if has_recorded():
                 break

@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing import HandlerChain, MessageContext, destination, destination_router
-from homing.delivery import Batch, PipelineStores, crash_tracking, local_runner
+from homing.delivery import Batch, PipelineStores, crash_tracking, local_replay
 from homing.delivery.dead_letter import dead_letter_messages
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import StoreUnavailableError
 from homing.failure import WORKER_CRASH, worker_crash
 from homing.ledger import DELIVERED, FAILED, PART, SOURCE_FLOW, Entry
@@ -221,7 +221,7 @@ def replay_in_a_process(database: str, chain: HandlerChain) -> int:
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(BaseException), opened(database) as stores:
-        replay_here(stores, Batch(stores, "replay", ["crm"], chain="orders"), chain)
+        replay_in_process(stores, Batch(stores, "replay", ["crm"], chain="orders"), chain)
         os._exit(0)
     os._exit(1)
 
@@ -275,7 +275,7 @@ def test_after_a_crash_a_replay_has_one_delivery_in_hand_at_a_time_and_blames_no
         assert replay_in_a_process(database, chain) == -signal.SIGKILL
 
     most.clear()
-    replay_here(stores, batch, chain)
+    replay_in_process(stores, batch, chain)
 
     assert most == [1] * 8
     known = stores.ledger.known([head.message_id for head in batch.messages()])
@@ -296,7 +296,7 @@ def test_a_replay_in_the_task_that_loses_the_database_blames_nobody(
 
         patch.setattr(type(stores.ledger), "suspect", away)
         with pytest.raises(StoreUnavailableError):
-            replay_here(stores, batch, chain)
+            replay_in_process(stores, batch, chain)
 
     assert stores.ledger.left_open("replay") == []
 
@@ -313,9 +313,9 @@ def test_an_exception_that_ends_a_replay_is_no_death_however_often(
         again = Batch(stores, f"replay {attempt}" if attempt else "replay", ["crm"], chain="orders")
         again.claim(10)
         with monkeypatch.context() as patch:
-            patch.setattr(local_runner, "_rows", fails)
+            patch.setattr(local_replay, "_rows", fails)
             with pytest.raises(type(error)):
-                replay_here(stores, again, chain)
+                replay_in_process(stores, again, chain)
         assert again.finish_replay().released == 3
 
     assert set(crashes(stores.store).values()) == {0}
@@ -325,7 +325,7 @@ def test_an_exception_that_ends_a_replay_is_no_death_however_often(
 def test_airflows_timeout_in_the_midst_of_a_replay_fails_no_message(stores: PipelineStores) -> None:
     batch, chain, _ = replayable(stores, threading.Event().wait)
     with pytest.raises(AirflowTaskTimeout), airflow_timeout(2):
-        replay_here(stores, batch, chain)
+        replay_in_process(stores, batch, chain)
 
     settlement = batch.finish_replay()
     assert settlement.released >= 1

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from homing.delivery import PipelineStores, erasure, open_pipeline_stores, run_audit, work_files
 from homing.delivery.crash_tracking import name_message
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import ConfigurationError, StillHeldError, WorkDirError
 from homing.ledger import DELIVERED, FAILED, Entry, Ledger
 from homing.message import ACKNOWLEDGED, Message, MessageRef
@@ -234,7 +234,7 @@ def test_what_somebody_works_on_is_not_forgotten(database: str, where: str) -> N
         assert stores.ledger.tombstones.all() == []
         assert sum(erasure.look(stores, refs[0]).rows.values()) == (1 if where == "orders" else 2)
         shop.away = False
-        replay_here(stores, batch, shop.chain)
+        replay_in_process(stores, batch, shop.chain)
         batch.settle()
         assert shop.got == ["a"]
         erasure.forget(stores, refs, "asked for")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from homing import Drop, HandlerChain, Message, MessageContext, destination, transformer
 from homing.delivery import Batch, PipelineStores, open_pipeline_stores
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.ledger import DELIVERED, DROPPED, FAILED, Entry
 from homing.message import ACKNOWLEDGED, MessageRef
 from homing.pipeline import Handler
@@ -39,7 +39,7 @@ class World:
         return batch
 
     def run(self, batch: Batch, *processors: Handler) -> Batch:
-        replay_here(self.stores, batch, HandlerChain("orders", source_flow=processors, destinations_flow=[lake]))
+        replay_in_process(self.stores, batch, HandlerChain("orders", source_flow=processors, destinations_flow=[lake]))
         return batch
 
 
@@ -113,13 +113,13 @@ def test_a_failed_message_is_replayed_although_a_later_one_of_its_id_was_deliver
 
     working = HandlerChain("orders", destinations_flow=[back_again])
     later = world.claimed("run 2", "v2")
-    replay_here(world.stores, later, working)
+    replay_in_process(world.stores, later, working)
     later.settle()
     assert reached == ["v2"]
 
     replay = world.batch("replay")
     assert replay.reclaim(replay.unfinished("run 1")) == 1
-    replay_here(world.stores, replay, working)
+    replay_in_process(world.stores, replay, working)
     settled = replay.finish_replay()
 
     assert (reached, settled.delivered) == (["v2", "v1"], 1)

@@ -18,7 +18,7 @@ from homing.ledger import FAILED, Entry
 from homing.message import Message, MessageRef
 from homing.scans import ALL
 from homing.stores import open_store
-from homing.stores.sql import SqlStore, due_query
+from homing.stores.sql import SqlStore, claim_query
 from tests.servers import MariaDB, PostgreSQL
 
 PACKET = 4 * 2**20
@@ -196,7 +196,7 @@ def test_the_ledger_is_written_in_portions_and_all_or_none(
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "MOST_BYTES", 1000)
-    monkeypatch.setattr(due_query, "CLAIMED_BYTES", 1000)
+    monkeypatch.setattr(claim_query, "CLAIMED_BYTES", 1000)
 
 
 @pytest.mark.usefixtures("small_portions")

@@ -75,7 +75,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     monkeypatch.setenv("HOMING_STORE", f"sqlite:///{tmp_path}/orders.db?store=orders")
     monkeypatch.setenv("HOMING_DEAD_LETTER_STORE", f"sqlite:///{tmp_path}/orders.db?store=dead")
     monkeypatch.setattr(sessions, "open_session", lambda _: pytest.fail("Spark was started"))
-    yield ["--chain", "orders_alone:chain", "--run-id", "run", "--alone"]
+    yield ["--chain", "orders_alone:chain", "--run-id", "run", "--without-spark"]
     sys.modules.pop("orders_alone", None)
 
 

@@ -58,7 +58,7 @@ with open_pipeline_stores(jobs.STORE, jobs.DEAD_LETTER_STORE) as stores:
         stores.store.store({"n": number, "text": "x" * 3_000_000})
     assert batch(stores, "run").claim(1000) == 60
     small = peak()
-    common, work = ["--chain", "large_orders:chain", "--alone"], ["--work-dir", sys.argv[1]]
+    common, work = ["--chain", "large_orders:chain", "--without-spark"], ["--work-dir", sys.argv[1]]
     assert jobs.process_main([*common, "--run-id", "run", *work]) == 0
     for flow in FLOWS:
         assert jobs.deliver_main([*common, "--run-id", "run", "--flow", flow, *work]) == 0

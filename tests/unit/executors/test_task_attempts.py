@@ -242,7 +242,7 @@ class Refusing(SqlLedger):
 def test_what_could_not_be_recorded_is_recorded_with_what_comes_next(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "SECONDS", 600)  # nobody else flushes
+    monkeypatch.setattr(recorder_module, "FLUSH_EVERY_SECONDS", 600)  # nobody else flushes
     ledger = Refusing(store._database, store.name)
     fence = ledger.open_step("run", "deliver.crm", 600)
     with Recorder(ledger, fence) as recorder:

@@ -54,7 +54,7 @@ work = ["--work-dir", sys.argv[1]]
 
 
 def arguments(run_id):
-    return ["--chain", "orders_without_spark:chain", "--alone", "--run-id", run_id]
+    return ["--chain", "orders_without_spark:chain", "--without-spark", "--run-id", run_id]
 
 
 with open_pipeline_stores(jobs.STORE, jobs.DEAD_LETTER_STORE) as stores:
@@ -76,7 +76,7 @@ with open_pipeline_stores(jobs.STORE, jobs.DEAD_LETTER_STORE) as stores:
 """
 FAILING = """
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.pipeline import load_chain
 
 URLS = [f"sqlite:///{sys.argv[1]}/orders.db?store={name}" for name in ("orders", "dead")]
@@ -84,7 +84,7 @@ with open_pipeline_stores(*URLS) as stores:
     stores.store.store_many([{"n": n} for n in range(4)])
     batch = Batch(stores, "run", ["lake", "crm"], chain="orders")
     batch.claim(10)
-    replay_here(stores, batch, load_chain("orders_without_spark:chain"))
+    replay_in_process(stores, batch, load_chain("orders_without_spark:chain"))
     assert batch.settle().failed == 1
 """
 REPLAY = """

@@ -14,7 +14,7 @@ import pytest
 
 from homing import ExecutionError, HandlerChain, ListenerConfig, Message, StoreListener, destination, open_store
 from homing.delivery import Batch, open_pipeline_stores
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import HandlerError
 from homing.invocation.batch_result import read_returned
 from homing.invocation.invalid_return import find_return_fault
@@ -162,4 +162,4 @@ def test_a_replay_of_the_pipeline_records_it_as_failed(tmp_path: Path) -> None:
         stores.store.store("order")
         batch = Batch(stores, "run", ["crm"], chain="orders")
         batch.claim(1)
-        assert replay_here(stores, batch, chain) == {FAILED: 1}
+        assert replay_in_process(stores, batch, chain) == {FAILED: 1}

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, urlencode
 
 from homing.errors import ConfigurationError
+from homing.store import STORE_KINDS
 from homing.store_ref import ENVIRONMENT, StoreRef
 from homing.stores import check_scheme
 
-#: The schemes the form offers.
-SCHEMES = ("sqlite", "postgresql", "mysql", "amqp", "amqps", "servicebus")
+#: The schemes the form offers: of all stores but those in memory, which no two processes share.
+SCHEMES = tuple(scheme for kind, known in STORE_KINDS.items() if kind != "memory" for scheme in known.schemes)
 
 #: The type of connection that is a store of ours.
 OURS = "homing"

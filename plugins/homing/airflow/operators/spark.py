@@ -21,7 +21,7 @@ from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.leased_part import LeasedMessage
-from homing.delivery.local_runner import replay_here
+from homing.delivery.local_replay import replay_in_process
 from homing.errors import ConfigurationError, HomingError, JobError
 from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import load_chain
@@ -86,7 +86,11 @@ class PipelineJobOperator(SparkSubmitOperator):
             self._bring_code(job, connection)
         self.application_args = self._arguments(run_id)
         self.name = f"homing {self.task_id}"
-        if size <= self.pipeline.spark_above and job.can_run_alone(master) and self._done_alone(job, run_id):
+        if (
+            size <= self.pipeline.spark_above
+            and job.can_run_without_spark(master)
+            and self._done_without_spark(job, run_id)
+        ):
             return
         if is_connect(master):
             mask_secret(master)  # there may be a token in it
@@ -138,7 +142,7 @@ class PipelineJobOperator(SparkSubmitOperator):
                 raise AirflowFailException(str(error)) from error
             raise
 
-    def _done_alone(self, job: Job, run_id: str) -> bool:
+    def _done_without_spark(self, job: Job, run_id: str) -> bool:
         """Works on a small batch in one plain process, without Spark. Returns False if that process died.
 
         Such a process is done before Spark would have started.
@@ -146,7 +150,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.log.info("up to %d messages are worked on without Spark", self.pipeline.spark_above)
         try:
             with job.environment():
-                self._run_client(job, "--alone")
+                self._run_client(job, "--without-spark")
         except AirflowFailException:
             raise
         except AirflowException:
@@ -315,7 +319,7 @@ class ReplayOperator(PipelineJobOperator):
             batch = Batch(stores, run_id, self.pipeline.flows, chain=self.pipeline.chain_name)
             self._replays = True
             try:
-                tally = replay_here(stores, batch, chain, rate=rate, lease=self.pipeline.hold)
+                tally = replay_in_process(stores, batch, chain, rate=rate, lease=self.pipeline.hold)
             finally:
                 self._replays = False
             left = batch.acknowledge_complete()

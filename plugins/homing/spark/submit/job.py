@@ -51,7 +51,7 @@ class Job:
             )
         return path
 
-    def can_run_alone(self, master: str) -> bool:
+    def can_run_without_spark(self, master: str) -> bool:
         """Whether one plain process can do the same. Where Spark is elsewhere, there may be more to it than its speed:
         other packages, other networks."""
         return (

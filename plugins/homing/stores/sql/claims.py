@@ -13,9 +13,9 @@ from homing.failure import crash_text
 from homing.retry import spread
 from homing.row import NANOSECONDS, NEEDED
 from homing.store import CRASHED, EXPIRED
+from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.database import Database, chunks
-from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.leases import new_token
 from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.rows import FRESH_ROW
@@ -30,7 +30,7 @@ _SPREAD = 97  # a prime: rows are spread by their sequence number over so many p
 class Claims:
     """Claims messages from one table. Its methods run inside the caller's transaction."""
 
-    def __init__(self, database: Database, table: Table, name: str, registry: Table, finder: Finder) -> None:
+    def __init__(self, database: Database, table: Table, name: str, registry: Table, finder: ClaimQuery) -> None:
         self._database = database
         self._table = table
         self._name = name
@@ -38,7 +38,7 @@ class Claims:
         self._finder = finder
         self._statements = Statements()
 
-    def claim(self, connection: Connection, wanted: Wanted) -> Claimed:
+    def claim(self, connection: Connection, wanted: ClaimRequest) -> Claimed:
         """Leases messages that are wanted and due.
 
         A message that crashed too often or waited too long is kept aside as dead instead.
@@ -70,7 +70,7 @@ class Claims:
         statement = self._table.update().where(free, c.time_scheduled + c.time_to_live <= now)
         return connection.execute(statement.values(**self._dead(EXPIRED, 0, now))).rowcount
 
-    def _claim_new(self, connection: Connection, wanted: Wanted, claimed: Claimed, now: int) -> None:
+    def _claim_new(self, connection: Connection, wanted: ClaimRequest, claimed: Claimed, now: int) -> None:
         before = claimed.size
         wanted = self._finder.light_enough(connection, wanted, now)
         while True:
@@ -86,7 +86,7 @@ class Claims:
         self,
         connection: Connection,
         found: Sequence[Any],
-        wanted: Wanted,
+        wanted: ClaimRequest,
         claimed: Claimed,
         now: int,
         *,
@@ -117,7 +117,7 @@ class Claims:
             if at_work:
                 claimed.read()  # meanwhile: reading takes less time than the server needs to write
 
-    def _leases(self, wanted: Wanted, token: str, now: int, late: bool) -> tuple[sa.Update, dict[str, Any]]:
+    def _leases(self, wanted: ClaimRequest, token: str, now: int, late: bool) -> tuple[sa.Update, dict[str, Any]]:
         """Returns the statement that leases, and its parameters."""
         properties = wanted.properties if wanted.lease is None else None
         parameters: dict[str, Any] = {"now": now, "token": token, "batch": wanted.batch_id}
@@ -192,7 +192,7 @@ class Claims:
             connection.execute(statement, {**(parameters or {}), "keys": keys})
 
 
-def _fate(row: Sequence[Any], wanted: Wanted, now: int, late: bool) -> str | None:
+def _fate(row: Sequence[Any], wanted: ClaimRequest, now: int, late: bool) -> str | None:
     """Returns what becomes of a due message instead of a lease; None if it is to be leased."""
     _, due, _, crashes, token, scheduled, life = row[: len(NEEDED)]
     try:

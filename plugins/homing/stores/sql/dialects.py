@@ -115,7 +115,7 @@ class Dialect:
         return statement.with_for_update(skip_locked=True)
 
     def begin(self, connection: Connection) -> None:
-        """Begins the transaction of a caller's connection, where the driver has not; a savepoint needs one around it."""
+        """Begins the transaction on a caller's connection if the driver has not: a savepoint needs one around it."""
 
     def lock_schema(self, connection: Connection) -> None:
         """Keeps every other process from changing tables until the transaction ends, or `unlock_schema`."""

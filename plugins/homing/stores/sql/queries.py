@@ -16,8 +16,8 @@ from homing.message import ACKNOWLEDGED, DEAD, STATES, Message, MessageRef
 from homing.pipeline_store import StoreView
 from homing.row import HEADERS, NANOSECONDS, READ, is_keepable, legible, read
 from homing.stores.sql.archive import Archive
+from homing.stores.sql.claim_query import ClaimQuery
 from homing.stores.sql.database import Database, chunks
-from homing.stores.sql.due_query import Finder
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import portions_by_id, ranges
 from homing.stores.sql.rows import state_of
@@ -32,7 +32,7 @@ _PURGE_CHUNK = 5_000
 class SqlView(StoreView):
     """Reads one table of messages."""
 
-    def __init__(self, database: Database, table: Table, finder: Finder, archive: Archive | None) -> None:
+    def __init__(self, database: Database, table: Table, finder: ClaimQuery, archive: Archive | None) -> None:
         self._database = database
         self._table = table
         self._finder = finder

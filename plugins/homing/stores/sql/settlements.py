@@ -17,8 +17,8 @@ from homing.message import Message
 from homing.retry import spread
 from homing.row import NANOSECONDS
 from homing.stores.sql.archive import Archive
+from homing.stores.sql.claim_query import ClaimQuery
 from homing.stores.sql.database import Database, chunks
-from homing.stores.sql.due_query import Finder
 from homing.stores.sql.notify import notify
 from homing.stores.sql.properties import ARCHIVED, KEPT, REMOVED, SqlProperties
 from homing.stores.sql.schema import apart
@@ -59,7 +59,9 @@ class NotHeldError(Exception):
 class Settlements:
     """Changes held messages in one table, all or none."""
 
-    def __init__(self, database: Database, table: Table, name: str, finder: Finder, archive: Archive | None) -> None:
+    def __init__(
+        self, database: Database, table: Table, name: str, finder: ClaimQuery, archive: Archive | None
+    ) -> None:
         self._database = database
         self._table = table
         self._name = name

@@ -38,10 +38,10 @@ from homing.stores.options import read_options, refuse_repeated
 from homing.stores.sql.access import SqlAccess
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
+from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import Database, chunks
-from homing.stores.sql.due_query import Finder, Wanted
 from homing.stores.sql.future_times import Strays
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.insert import Inserts, NewRows
@@ -92,8 +92,8 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
 class SqlStore(PipelineStore):
     """Messages in a SQL table.
 
-    What it does is parted among objects that share the table: `Inserts`, `Finder`, `Claims`, `Settlements`, `SqlView`,
-    `Batches`, `SqlAccess`, `SqlErasure`.
+    What it does is parted among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
+    `SqlView`, `Batches`, `SqlAccess`, `SqlErasure`.
     """
 
     features = contract.STORE_KINDS["sql"].features
@@ -129,7 +129,7 @@ class SqlStore(PipelineStore):
         self._inserts = Inserts(self._database, self._table, self._table.name)
         self._columns = HeaderColumns(self._options.column_types, typed=self._database.dialect.keeps_types)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
-        self._finder = finder = Finder(self._database, self._table, archive)
+        self._finder = finder = ClaimQuery(self._database, self._table, archive)
         self._claims = Claims(self._database, self._table, name, registry, finder)
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
         self.view: SqlView = SqlView(self._database, self._table, finder, archive)
@@ -251,7 +251,7 @@ class SqlStore(PipelineStore):
             limit = self._live.current().batch_size
         share = self._share(partitions)
         known = self._options.partitions
-        wanted = Wanted(limit, batch_id, lease, session_id=session_id, partitions=share, of_partitions=known)
+        wanted = ClaimRequest(limit, batch_id, lease, session_id=session_id, partitions=share, of_partitions=known)
         return self._hand_out(self._claim(wanted))
 
     def settle(
@@ -290,7 +290,7 @@ class SqlStore(PipelineStore):
     def receive_deferred(self, ids: Collection[str], *, lease: float | None = None) -> list[Message]:
         if not ids:
             return []
-        return self._hand_out(self._claim(Wanted(len(ids), lease=lease, ids=ids, deferred=True)))
+        return self._hand_out(self._claim(ClaimRequest(len(ids), lease=lease, ids=ids, deferred=True)))
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         who = self._held(message)
@@ -430,7 +430,7 @@ class SqlStore(PipelineStore):
         partitions: Collection[int] | None = None,
     ) -> BatchLease | None:
         share, known = self._share(partitions), self._options.partitions
-        wanted = Wanted(limit, batch_id, lease, ids, partitions=share, of_partitions=known, contents=False)
+        wanted = ClaimRequest(limit, batch_id, lease, ids, partitions=share, of_partitions=known, contents=False)
         held = self._claim(wanted).lease(batch_id)
         if held is None or self._database.dialect.keeps_types:
             return held
@@ -485,7 +485,7 @@ class SqlStore(PipelineStore):
     def _table_of(self, name: str) -> sa.Table:
         return messages_table(name, self._options.column_types, partitioned=self._options.partitions > 0)
 
-    def _claim(self, wanted: Wanted) -> Claimed:
+    def _claim(self, wanted: ClaimRequest) -> Claimed:
         properties = self._live.current()
         self.access.require_consumer()
         self._bring_back_strays()

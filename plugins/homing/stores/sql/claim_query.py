@@ -32,7 +32,7 @@ USUAL = 0  # the priority of a message whose sender said nothing about it
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClaimRequest:
     """Which messages are to be claimed."""
 
     limit: int
@@ -72,7 +72,7 @@ class Shape(NamedTuple):
     unless_urgent: bool
 
 
-class Finder:
+class ClaimQuery:
     """Finds rows of one table of messages, and locks them where the database can, inside the caller's transaction.
 
     Without contents, a row has the values of NEEDED. With contents, it has the values of READ; or, for a fresh message,
@@ -100,7 +100,7 @@ class Finder:
         self._failures = failures
         self._statements = Statements()
 
-    def find(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+    def find(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
         """Returns the rows that are wanted and due, locked, in the order in which they are handed out."""
         if wanted.ids is not None:
             return self._by_id(connection, wanted, now)
@@ -120,7 +120,7 @@ class Finder:
                 break
         return found
 
-    def light_enough(self, connection: Connection, wanted: Wanted, now: int) -> Wanted:
+    def light_enough(self, connection: Connection, wanted: ClaimRequest, now: int) -> ClaimRequest:
         """Returns `wanted` with its limit lowered where the contents would otherwise be more than CLAIMED_BYTES.
 
         The limit stays at least 1.
@@ -132,7 +132,9 @@ class Finder:
         first = next(portions(found, lambda row: int(row[-1] or 0), most_bytes=CLAIMED_BYTES), found)
         return wanted if len(first) == len(found) else replace(wanted, limit=len(first))
 
-    def held_by_batch(self, connection: Connection, wanted: Wanted, now: int) -> tuple[list[Any] | None, str | None]:
+    def held_by_batch(
+        self, connection: Connection, wanted: ClaimRequest, now: int
+    ) -> tuple[list[Any] | None, str | None]:
         """Returns the rows that this batch still has to settle, and the token of its lease, or None if that ran out.
 
         Instead of the rows, returns None when the batch id was never used: only then may it claim new messages.
@@ -181,7 +183,7 @@ class Finder:
         one = sa.select(f.sequence).where(same).limit(sa.literal_column("1")).correlate(self._table)
         return one.scalar_subquery().is_(None)
 
-    def _usual(self, connection: Connection, wanted: Wanted, now: int) -> list[Any]:
+    def _usual(self, connection: Connection, wanted: ClaimRequest, now: int) -> list[Any]:
         """Returns the first due messages of the usual priority; none if more urgent ones wait.
 
         In the index, entries of messages that are finished but not yet vacuumed stand before them. To pass these by,
@@ -200,7 +202,7 @@ class Finder:
     def _at(
         self,
         connection: Connection,
-        wanted: Wanted,
+        wanted: ClaimRequest,
         now: int,
         priority: int,
         *,
@@ -272,7 +274,7 @@ class Finder:
         conditions = {_ALL: sa.true(), _ONE: bucket == number, _NONE: bucket.is_(None), _BEYOND: bucket >= number}
         return conditions[kind]
 
-    def _in_session(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+    def _in_session(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
         """Returns the first messages of a session, up to one that is not due.
 
         Returns none while one of them is leased, or a failure of the session waits for a replay.
@@ -291,7 +293,7 @@ class Finder:
             found.append(row)
         return found
 
-    def _by_id(self, connection: Connection, wanted: Wanted, now: int) -> Sequence[Any]:
+    def _by_id(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
         """Returns the messages with these ids that are not leased, dead ones included; or only the deferred ones."""
         c = self._table.c
         found: list[Any] = []

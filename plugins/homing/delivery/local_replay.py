@@ -23,7 +23,7 @@ from homing.portions import MOST_BYTES, portions
 _AT_ONCE, _MOST_BYTES = 100, MOST_BYTES // 4
 
 
-def replay_here(
+def replay_in_process(
     stores: PipelineStores,
     batch: Batch,
     chain: HandlerChain,
