@@ -3,7 +3,7 @@
 It is a local path, or the URL of any file system that Spark's Hadoop can reach (`hdfs://…`, `s3a://…`). Names below it
 are texts throughout: a URL is not a path of this machine.
 
-Others may be able to write there. Which files are to be read, and what is in them, is said by the ledger alone.
+Other users may be able to write there. So the ledger alone says which files are read, and has the digest of each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTPUT = re.compile(r"processed-[A-Za-z0-9_-]+(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*"
 
 
 class Folders(Protocol):
-    """A file system, as far as it is needed where no Spark job runs. Names are absolute."""
+    """What a process without Spark needs of a file system. Names are absolute."""
 
     def make_folder(self, name: str) -> None:
         """Makes a folder that only its owner can read, and those above it; one that is there is fine."""
@@ -41,7 +41,7 @@ class Folders(Protocol):
 
 
 class Files(Folders, Protocol):
-    """A file system, as far as the Spark jobs need one beside Spark."""
+    """What a Spark job needs of a file system, apart from what Spark itself reads and writes."""
 
     def has_folder(self, name: str) -> bool:
         """Whether there is a folder of this name."""

@@ -1,4 +1,4 @@
-"""The mains of the Spark applications: what they are given, and how they end.
+"""The main functions of the Spark applications: their arguments, and their exit codes.
 
 What is secret, the stores, comes through the environment: HOMING_STORE and HOMING_DEAD_LETTER_STORE; or, on YARN in
 cluster mode, through a file that YARN puts into the working directory. Everything else is an argument. Exit code 0:

@@ -1,8 +1,7 @@
-"""Staging: rows are written apart from the lake they are for, and put in place file by file.
+"""Staging: a job writes its files to a folder of its own, and then moves them one by one to where they are read.
 
-Spark's own way to append stages below one folder, `_temporary`, for all writers; the first job that ends removes it
-with what the others have in it. Here every job has a folder of its own below `_staging`, which readers do not look
-into.
+Spark itself appends through one folder `_temporary` for all writers. The first job that ends removes that folder, with
+what other jobs have in it. Here every job has a folder of its own below `_staging`, which readers do not look into.
 """
 
 from __future__ import annotations

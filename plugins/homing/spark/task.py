@@ -23,7 +23,7 @@ from homing.stores import open_store
 
 @dataclass(frozen=True)
 class Task:
-    """Names, never open connections."""
+    """What a task needs to run the chain. It is sent to the executors, so it holds names and no open connections."""
 
     chain: str
     store_url: str

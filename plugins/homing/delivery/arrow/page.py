@@ -1,7 +1,7 @@
-"""Page: messages on their way from a store into a chain, as the database's driver gives them and as Arrow columns.
+"""Page: messages read from a store for a chain, both as the rows of the database's driver and as Arrow columns.
 
-A chain works on the rows, and the columns that it does not change go on as they are: neither is made from the other,
-which would cost more than most handlers.
+A chain works on the rows. Columns that it does not change go on as they are. To make columns from the rows, or rows
+from the columns, would cost more than most handlers do.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ Row = tuple[Any, ...]
 class Page(NamedTuple):
     """The same messages twice: as rows, and as a batch of STORED columns.
 
-    `copies` says that they come from a store where settlements keep the records of failures: only there is one
-    believed.
+    `copies` says that they come from a failure store or dead-letter store. Only there is a failure record believed.
     """
 
     rows: Sequence[Row]

@@ -1,4 +1,4 @@
-"""The archive: acknowledged messages out of the way, in a table cut into days that are dropped whole."""
+"""The archive: a table for acknowledged messages, on PostgreSQL. It has a part for each day, which is dropped whole."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _CHANGED = ("time_acked", "time_next", "lock_token")
 
 
 class Archive:
-    """The archive of one table of messages, on PostgreSQL. A day is made when it is needed, by the first process that
-    does."""
+    """The archive of one table of messages. The first process that needs the part for a day makes it."""
 
     def __init__(self, database: Database, messages: sa.Table) -> None:
         self._database = database

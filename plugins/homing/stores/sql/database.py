@@ -1,4 +1,4 @@
-"""Transactions: how they are tried, and how a database's errors become ours."""
+"""Runs transactions, tries one again when the database asks for it, and turns the database's errors into ours."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TOLERATED_SKEW = NANOSECONDS // 20
 
 
 class Database:
-    """One database as one store sees it: transactions that write, transactions that read, the schema made once.
+    """One store's access to its database: runs transactions that write or read, and makes the tables once.
 
     With `read_only` the database itself refuses to write, and no table is made.
     """

@@ -1,7 +1,8 @@
-"""Durability: what `store` promises, a server must keep. Asked for where a connection can, else checked as it is made.
+"""Durability: makes sure that the server keeps what it has confirmed, as `store` promises.
 
-A server that forgets what it confirmed when its machine loses power is refused, unless the URL says that it is known:
-`durability=relaxed`.
+Where a connection can ask the server for it, it does. Otherwise the server's settings are checked when the connection
+is made. A server that may forget what it confirmed, when its machine loses power, is refused, unless the URL accepts
+that with `durability=relaxed`.
 """
 
 from __future__ import annotations

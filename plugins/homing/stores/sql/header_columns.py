@@ -1,7 +1,7 @@
 """The application's own columns: filled from a message's headers, and read back onto them.
 
-A header that does not fit is one message's fault, so it is told from everything else that a database may refuse: the
-error names the message, the header and its column, never the value.
+If a header does not fit its column, only its message is at fault. So that gets an error of its own, which names the
+message, the header and the column, but never the value.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
 class SqlStore(PipelineStore):
     """Messages in a SQL table.
 
-    What it does is parted among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
+    Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
     `SqlView`, `Batches`, `SqlAccess`, `SqlErasure`.
     """
 

@@ -1,4 +1,4 @@
-"""Makes the tables, and the columns and indexes that an existing table lacks. Safe for two at once."""
+"""Makes the tables, and the columns and indexes that an existing table lacks. Two processes may do so at once."""
 
 from __future__ import annotations
 
