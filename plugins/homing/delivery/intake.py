@@ -160,7 +160,7 @@ def _store_named(
 
 
 def _other_id(message: Message) -> str:
-    """The id of a message whose own another one has: the same when it comes again."""
+    """Returns an id for a message whose own id belongs to another message. When it comes again, it gets the same id."""
     known_by = _fingerprint(message)
     if len(message.id) > _ROOM:  # it is cut, and what is cut off tells it from others
         known_by = hashlib.sha256(f"{known_by}/{message.id}".encode()).hexdigest()
@@ -219,7 +219,7 @@ def _browse(target: Store, ids: set[str]) -> Iterator[Message]:
 
 
 def _fingerprint(message: Message) -> str:
-    """The same for a message that comes again, and another for every other one."""
+    """Returns a digest of all that people wrote on a message, except its id. It tells whether a message comes again."""
     said = [
         *m.encode(message.content),
         m.encode_headers(message.headers),
@@ -229,8 +229,11 @@ def _fingerprint(message: Message) -> str:
 
 
 def _as_new(message: Message, message_id: str, target: Store) -> Message:
-    """The message as the target is to hold it, without what the source wrote on it for this delivery; raises
-    TooLargeError. A stranger may write on it that it is a dead letter, or a failure record, which may be larger."""
+    """Returns the message as the target is to hold it, without what the source wrote on it for this delivery.
+
+    Raises TooLargeError. It checks the size here, because the target lets dead letters and failure records be larger,
+    and any sender can write on a message that it is one.
+    """
     most, size = target.max_message_bytes, weight(message)
     if most is not None and size > most:
         raise TooLargeError(

@@ -79,8 +79,8 @@ Processed = tuple[MessageContext, Entry, dict[str, Entry]]
 
 
 def _processed(step: Step, batch: Batch, source: ProcessorRun, most: int) -> Iterator[Processed]:
-    """The messages after the source flow, each with what is recorded of it, should it fail, and what the ledger has
-    about it."""
+    """Yields the messages after the source flow, each with the entry to record if it fails, and with what the ledger
+    has of it."""
     for rows in portions(_rows(batch), lambda each: weight_of(each[0]), most=most, most_bytes=_MOST_BYTES):
         entries = [records.about(row, copies=copies) for row, copies in rows]
         known = step.ledger.known([about.ref.id for about in entries])

@@ -43,7 +43,7 @@ class Origin:
 
 
 def may_hold_record(content_type: Any, headers: Any) -> bool:
-    """Whether a row of a failure or dead-letter store may be the record of a failure, as far as these columns tell."""
+    """Whether a row with these columns, of a failure or dead-letter store, may be a failure record."""
     return content_type == FAILURE_TYPE or (isinstance(headers, str) and MESSAGE_ID in headers)
 
 

@@ -122,13 +122,15 @@ class WorkDir:
         self._ledger.publish(fence, {name.removeprefix(f"{folder}/"): self._digest(name) for name in names})
 
     def published(self, run_id: str) -> list[str] | None:
-        """The files that the last try left which came to its end, of which there may be none. None when no try did, or
-        the run has no directory here: then the source flow is run again."""
+        """Returns the files of the last try that came to its end; there may be none.
+
+        Returns None if no try came to its end, or the run has no directory here. Then the source flow is run again.
+        """
         left = self._left(run_id)
         return None if left is None else list(left)
 
     def checked(self, run_id: str) -> list[str] | None:
-        """The same files, each of which holds what it was left with. Raises WorkDirError unless all of them do."""
+        """Returns what `published` does. Raises WorkDirError if one of the files is missing, or was changed since."""
         left = self._left(run_id)
         if left is None:
             return None
@@ -151,8 +153,11 @@ class WorkDir:
         return {f"{folder}/{name}": digest for name, digest in left.items()}
 
     def copies(self, run_id: str) -> Iterator[BinaryIO] | None:
-        """The same files on this machine, one after the other, each as a copy that no other user can reach and that is
-        closed before the next: what is read is what was checked, whatever happens to the file meanwhile."""
+        """Yields a copy of each file that `published` returns, on this machine; each is closed before the next one.
+
+        No other user can reach a copy: so what is read is what was checked, even if the file is changed meanwhile.
+        Returns None if `published` does.
+        """
         left = self._left(run_id)
         return None if left is None else (copy for name, digest in left.items() for copy in _copy(name, digest))
 

@@ -344,7 +344,7 @@ class DataFrameFlow:
     def _account(
         self, flow: str, handlers: Sequence[Handler], some: Sequence[LeasedMessage], out: Mapping[str, int], state: str
     ) -> int:
-        """Records as left out by a rule whatever neither came out nor has been recorded; how many."""
+        """Records as left out by a rule the messages that did not come out and are not recorded. Returns how many."""
         missing = [head for head in some if head.message_id not in out]
         known = self._known(missing, flow, done=True)
         left = [head for head in missing if not self._told(known.get(head.message_id))]

@@ -68,7 +68,7 @@ class Engine:
         in_portions(self.spark)
 
     def process(self, work_dir: str) -> int:
-        """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
+        """Runs the source flow, and writes what is to be delivered to the work directory. Returns how many messages."""
         place, numbers = self._work_dir(work_dir), count()
         output = place.new_output(self.batch.run_id, self.fence.owner)
         parts: dict[DataFrame, tuple[str, int]] = {}
@@ -260,13 +260,13 @@ def _as_processed(stored: DataFrame) -> DataFrame:
 
 
 def _readable(messages: DataFrame) -> DataFrame:
-    """The same, raising for an unreadable message once its content is looked at."""
+    """Returns these messages as a frame that raises an error once the content of an unreadable message is read."""
     content = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
     return messages.withColumn("message", content)
 
 
 def _cached(frame: DataFrame, _: dataframe_handlers.RowCounter) -> DataFrame:
-    """Made now: what was observed of a plan is known only when it has run."""
+    """Runs this plan now and caches the result: what a RowCounter counts is known only when the plan has run."""
     cached = frame.cache()
     cached.count()
     return cached

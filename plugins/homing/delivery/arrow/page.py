@@ -66,7 +66,7 @@ class Page(NamedTuple):
         return cls([tuple([row[name] for name in ROW]) for row in rows_of(batch)], batch, copies)
 
     def about(self, row: Row) -> Entry:
-        """What the ledger is to know of the message this row is about, should it fail."""
+        """Returns the entry to record if the message that this row is about fails."""
         if self.is_record(row):
             return records.about(_as_dict(row), copies=True)
         return Entry(
@@ -83,7 +83,7 @@ class Page(NamedTuple):
         return MessageContext(read(row[:_TABLE], row[_TOKEN]))
 
     def is_record(self, row: Row) -> bool:
-        """Whether this row is the record of a failure, as far as can be told without its content."""
+        """Whether this row may be a failure record. It does not look at the content."""
         return self.copies and records.may_hold_record(row[_TYPE] if len(row) == _WHOLE else None, row[_HEADERS])
 
     def unwrapped(self, row: Row, message: Message) -> dict[str, Any]:

@@ -61,14 +61,14 @@ class Archive:
         return self.seen
 
     def prepare(self, now: int) -> None:
-        """Makes sure that there is room for what is acknowledged now."""
+        """Makes the part for the day of `now`, in a transaction of its own, if it is not there."""
         day = now // archive_days.LENGTH
         if day not in self._days:
             self._database.write(lambda connection: self.make_room(connection, now))
             self._days = {day}
 
     def make_room(self, connection: Connection, now: int) -> None:
-        """The same within a transaction that may not come to its end."""
+        """Makes the part for the day of `now` within the caller's transaction, if it is not there."""
         day = now // archive_days.LENGTH
         if day in self._existing(connection):
             return
@@ -90,7 +90,10 @@ class Archive:
         return connection.execute(one).first() is not None
 
     def purge(self, until: int) -> int:
-        """Drops the days that ended before then, and removes what is as old in the day that did not; how many."""
+        """Drops the days that ended before `until`, and removes the messages before it from the others.
+
+        Returns how many messages were removed.
+        """
         existing = self._database.read(self._existing)
         removed = 0
         for day in existing:

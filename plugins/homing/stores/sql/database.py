@@ -202,7 +202,10 @@ class Database:
                 return work(connection)
 
     def read_uncommitted(self, work: Callable[[Connection], Result]) -> Result:
-        """The same, seeing also what others have not committed yet, where `dialect.reads_uncommitted`."""
+        """Runs `work` in a transaction that reads, and sees what other transactions have not committed yet.
+
+        Only where `dialect.reads_uncommitted`.
+        """
         with self.translated("read from"):
             self._make_schema()
             with self._reader.execution_options(isolation_level="READ UNCOMMITTED").begin() as connection:

@@ -42,7 +42,7 @@ _warned: set[str] = set()
 
 
 def check_postgresql(answer: Sequence[Any], *, relaxed: bool) -> None:
-    """Raises ConfigurationError where commits do not reach the disk, whatever is asked for."""
+    """Raises ConfigurationError where commits on PostgreSQL do not reach the disk, even if a connection asks for it."""
     _, synced, whole_pages = answer
     if synced != "on":
         _refuse("PostgreSQL runs with fsync=off", relaxed=relaxed)
@@ -54,7 +54,8 @@ def check_postgresql(answer: Sequence[Any], *, relaxed: bool) -> None:
 
 
 def check_mysql(answer: Sequence[Any], *, relaxed: bool) -> None:
-    """The same of MySQL and MariaDB, where a connection cannot ask for anything."""
+    """Raises ConfigurationError where commits on MySQL or MariaDB do not reach the disk. A connection cannot ask for
+    it."""
     flushed, logged, synced = answer
     if flushed not in _MYSQL_SYNCED:
         _refuse(f"the server runs with innodb_flush_log_at_trx_commit={flushed}, not 1", relaxed=relaxed)

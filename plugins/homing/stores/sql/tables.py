@@ -77,7 +77,7 @@ def make(connection: Connection, dialect: Dialect, tables: Sequence[Table]) -> N
 
 
 def plan(connection: Connection, tables: Sequence[Table]) -> dict[str, list[str]]:
-    """What `make` would do, table by table, in SQL as far as they are made anew. Only reads."""
+    """Returns what `make` would do, table by table; for a table that is missing, as SQL. Only reads."""
     if not tables:
         return {}
     dialect = connection.dialect
