@@ -56,7 +56,7 @@ class Files(Folders, Protocol):
         """The names of the folders in this one; none when it is not there."""
 
     def move(self, source: str, target: str) -> None:
-        """Gives a file another name, and makes the folders for it. Who reads there finds all of it, or nothing."""
+        """Gives a file another name, and makes the folders for it. A reader there finds the whole file or none."""
 
 
 class LocalFiles:
@@ -101,7 +101,7 @@ class WorkDir:
     """One pipeline's work directory, as its Spark jobs use it."""
 
     def __init__(self, place: str, files: Files, ledger: Ledger) -> None:
-        """`files` is for a place elsewhere; what is on this machine is read and written directly."""
+        """`files` is used if `place` is not on this machine. Files on this machine are read and written directly."""
         path = local_path(place)
         self._place = place if path is None else path
         self._files = files if path is None else LocalFiles()

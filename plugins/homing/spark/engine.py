@@ -87,7 +87,10 @@ class Engine:
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
-        """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
+        """Delivers to one destination what `process` left in the work directory.
+
+        If `process` left nothing there, runs the source flow again. Returns how many messages ended in each state.
+        """
         # Spark reads these very files, and no other that lies beside them.
         left = self._work_dir(work_dir).checked(self.batch.run_id)
         if left is None:

@@ -42,9 +42,11 @@ class Staging:
         return f"{self.lake}/{_STAGING}/{self.name}"
 
     def put_in_place(self) -> list[str]:
-        """Moves what was written to where it is read; where that is. Nothing is overwritten: Spark gives every file a
-        name that no other has. A process that dies in between has put some of it there, and the next one adds the
-        rest."""
+        """Moves the files that were written to where they are read. Returns their names there.
+
+        Nothing is overwritten: Spark gives every file a name that no other has. If the process dies in between, some of
+        the files are in place, and the next process adds the rest.
+        """
         put = []
         for name in self.files.below(self.place):
             target = f"{self.lake}/{name}"

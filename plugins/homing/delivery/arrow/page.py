@@ -35,7 +35,7 @@ Row = tuple[Any, ...]
 
 
 class Page(NamedTuple):
-    """The same messages twice: as rows, and as a batch of STORED columns.
+    """Some messages of a store in two forms: as rows, and as a batch of STORED columns.
 
     `copies` says that they come from a failure store or dead-letter store. Only there is a failure record believed.
     """

@@ -44,7 +44,7 @@ class Archive:
             self._database.require(self.table)
 
     def make(self) -> None:
-        """Has the table made now; where that cannot be done, nothing else is held up by it."""
+        """Makes the table now. If that fails, it raises, and the store goes on without the table."""
         self.require()
         try:
             self._database.prepare()

@@ -295,7 +295,7 @@ class Database:
         self._engine.dispose()
 
     def make(self, table: Table) -> None:
-        """Makes this table now, or what is missing of it. Who may not is refused, and can do everything else."""
+        """Makes this table now, or what is missing of it. A user who may not is refused, and can do everything else."""
         with self.translated("change the tables of"), self._inside():
             self._make_schema()
             with self._lock:
@@ -363,7 +363,7 @@ class Database:
             return [str(table.name) for table in incomplete]
 
     def _make(self, tables: Sequence[Table]) -> list[Table]:
-        """Makes those of these tables that are missing, and what others of them lack; which they were."""
+        """Makes those of these tables that are missing, and what others of them lack. Returns which they were."""
         with self._reader.begin() as connection:
             incomplete = self._incomplete(connection, tables)
         if incomplete and self._read_only:
