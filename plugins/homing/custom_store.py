@@ -39,9 +39,10 @@ class ThreeVerbs(Protocol):
 
 
 def as_store(given: Any, role: str = "a store") -> Store:
-    """The store itself, or an object with the three verbs as a Store: the same one whenever it is asked for.
+    """Returns `given` if it is a Store. For an object with the three verbs, returns a Store that calls it.
 
-    Raises ConfigurationError, which says what is missing, for anything else; `role` is what it is to be.
+    For one object, every call returns one and the same Store. Raises ConfigurationError, which says what is missing,
+    for anything else. `role` says in the error what `given` was to be, such as "the source".
     """
     if isinstance(given, Store):
         return given

@@ -4,17 +4,19 @@ One format, for chains, listeners and settlements alike. `FailureRecord` is what
 original message and properties, which is what a replay starts from; the destinations that are done, which a replay
 skips; and for people the errors and the state at the point of failure. It is written down in one of two ways:
 
-- As a message of the content type FAILURE_TYPE whose content is the record, a JSON object. Failure stores hold nothing
-else, and so does a dead-letter store of what failed in a chain. - As a listener's dead letter. It has the content of
-the message as it was, for consumers that read dead letters as messages; the record's facts are in its headers:
-`homing-message-id`, `homing-dead-letter-reason`, `-description`, `-handler`, `-attempts`, `-stack` and `-source`, and
-as `homing-<name>` what was written on the message.
+- As a message of the content type FAILURE_TYPE, whose content is the record, a JSON object. A failure store holds only
+  such messages. So does a dead-letter store, of what failed in a chain.
+- As a listener's dead letter. It has the content of the message as it was, for consumers that read dead letters as
+  messages. The facts of the record are in its headers: `homing-message-id`, `homing-dead-letter-reason`,
+  `-description`, `-handler`, `-attempts`, `-stack` and `-source`. What was written on the message is in headers called
+  `homing-<name>`.
 
-`FailureRecord.of` reads both. A copy is called by its message's name (`MessageRef.name`) in a failure store, and
-`dead_letter_id` in a dead-letter store, so that who knows the message finds it.
+`FailureRecord.of` reads both. Such a message is a copy of the one that failed. Its id in a failure store is the name of
+that message (`MessageRef.name`), and in a dead-letter store it is `dead_letter_id`. So where the message is known, its
+copy can be found.
 
 A record is believed only in a failure store or a dead-letter store, which Homing alone writes. What a producer says of
-a message is a claim: a listener takes FAILURE_TYPE off what it gives up, unless a chain made the record.
+a message is a claim: a listener takes FAILURE_TYPE off a message that it gives up, unless a chain made the record.
 """
 
 from __future__ import annotations
@@ -76,13 +78,13 @@ def error_info(kind: str, message: str, handler: str, *, stack: str = "", attemp
 
 
 def worker_crash(handler: str, times: int = 1) -> ErrorInfo:
-    """The error of a message that crashes its worker, as far as is known: this many have crashed with it in hand."""
+    """Returns the error of a message that probably crashes its worker: `times` workers died while they held it."""
     one = "its worker crashed while it handled this message"
     return error_info(WORKER_CRASH, one if times == 1 else f"{times} workers that held this message crashed", handler)
 
 
 def crash_text(times: int) -> str:
-    """Why a store gives a message up that was handed out this many times, and never came to its end."""
+    """Returns why a store gives up a message that it handed out `times` times and that was never settled."""
     return f"it was handed out {times} times and never settled: it probably crashes its consumer"
 
 
@@ -265,14 +267,20 @@ def failed_at(copy: Message, record: Mapping[str, Any]) -> datetime:
 
 
 def to_copy(record: dict[str, Any]) -> Message:
-    """The message of a failure store that is this record. Its id is the name of the message, so it is stored once."""
+    """Returns the message that holds this record in a failure store.
+
+    Its id is the name of the message that failed, so that the failure of a message is stored once.
+    """
     headers = {"homing-batch": record["batch_id"]} if record["batch_id"] else {}
     return Message(ref_of(record).name, record, content_type=FAILURE_TYPE, headers=headers)
 
 
 def new_copy(record: dict[str, Any], identity: str) -> Message:
-    """The same for a failure that no table took in before: the failure store of this identity does, and the record says
-    so from now on. Its id is another one each time, also where the store has no identity."""
+    """Returns the message that holds this record in a failure store, when no table took in the message that failed.
+
+    `identity` is that of the failure store. The record then says that this store took the message in, under a random
+    number. So the copy has a new id each time; also when `identity` is empty.
+    """
     if not identity:
         return replace(to_copy(record), id=new_id())
     record["taken_in"] = [identity, int(random_hex(16), 16) >> 1]
@@ -280,7 +288,7 @@ def new_copy(record: dict[str, Any], identity: str) -> Message:
 
 
 def to_dead_letter(record: dict[str, Any], store: str) -> Message:
-    """The message of a dead-letter store that is this record, of a message of this store, with its reason in words."""
+    """Returns the dead letter that holds this record; `store` is the name of the store that the message came from."""
     copy, errors = to_copy(record), record["errors"].values()
     return replace(
         copy,
@@ -292,8 +300,11 @@ def to_dead_letter(record: dict[str, Any], store: str) -> Message:
 
 
 def dead_letter_id(store: str, name: str) -> str:
-    """The id of a dead letter of this store, of the message whose reference has this name. Readable, and the same
-    whatever gives it up, and another one for every other message: pipelines may share a dead-letter store."""
+    """Returns the id of a message's dead letter, from the name of its store and the name of its `MessageRef`.
+
+    A chain, a listener and a settlement give a message the same id, and no two messages of any store share one:
+    pipelines may share a dead-letter store.
+    """
     plain = f"{store}/{name}"
     if len(plain) <= _MAX_ID:
         return plain

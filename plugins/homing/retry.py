@@ -150,9 +150,10 @@ class RetryPolicy:
 
 
 def spread(wait: float, jitter: float, *, least: float, most: float) -> tuple[float, float]:
-    """The shortest and the longest that a wait may become when it is spread by up to this part of itself.
+    """Returns the shortest and the longest that a wait may be once jitter spreads it.
 
-    It is made longer, and where it may not be, shorter; never beyond `least` and `most`.
+    `jitter` is the share by which a wait may differ. A wait below `most` is only made longer, up to `most`. A wait of
+    `most` is only made shorter, down to `least`.
     """
     if wait < most:
         return wait, min(wait * (1 + jitter), most)

@@ -59,7 +59,8 @@ class StoreKind(NamedTuple):
     features: frozenset[str]
 
 
-#: Our own stores: here is all there is to say of one outside its module. What an author adds is an entry point.
+#: The kinds of store that come with Homing: all that other modules know of them. Stores of other packages are found
+#: through their entry points.
 STORE_KINDS: Mapping[str, StoreKind] = {
     "memory": StoreKind(
         ("memory",),

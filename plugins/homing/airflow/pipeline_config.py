@@ -146,8 +146,11 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def hold(self) -> float:
-        """For how long a job holds its batch, in seconds: also through the wait for its next try, in which no task
-        renews the lease. Airflow spreads growing delays up to twice their length."""
+        """How many seconds a job holds its batch without a sign of life.
+
+        It includes the wait for the task's next try, in which no task renews the lease. Airflow may make a growing
+        delay up to twice as long.
+        """
         policy = self.policy
         if not policy.max_retries:
             return self.lease
@@ -191,12 +194,12 @@ class PipelineConfig(PipelineAddress):
 
 
 def run_key(context: Any, group: str = "") -> str:
-    """An id for what a run holds in a store."""
+    """Returns the batch id under which this run holds messages in a store."""
     return batch_id(context["dag"].dag_id, context["run_id"], group)
 
 
 def batch_id(dag_id: str, run_id: str, group: str = "") -> str:
-    """The same, of a run that is known by its ids."""
+    """Returns the batch id of the run with these ids."""
     key = "/".join(filter(None, [dag_id, run_id, group]))
     if len(key) <= _MAX_ID:
         return key

@@ -115,7 +115,7 @@ COMMANDS = (
         (
             *_SELECTION,
             argument("--all", action="store_true", help="every failed message"),
-            argument("--rate", type=float, help="maximum messages per second"),
+            argument("--rate", type=float, help="maximum messages per second to each destination"),
             argument("--chain", required=True, metavar="MODULE:ATTRIBUTE", help="the pipeline's chain"),
             REASON,
             DRY_RUN,

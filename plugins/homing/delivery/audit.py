@@ -1,7 +1,7 @@
 """The balance sheet: accepted = delivered + dropped + dead-lettered + still in the store + forgotten.
 
-The left side is counted from the store alone. Each accepted message is then looked for on the right side; one that is
-nowhere is unaccounted for, and the books do not balance.
+The left side is counted from the store alone. Each accepted message is then looked for on the right side. If one is
+found in none of these places, it is unaccounted for, and the books do not balance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED = 20  # how many unaccounted ids are printed
 
 @dataclass
 class Totals:
-    """One side-by-side sum: of all messages, or of one destination's."""
+    """How many messages were accepted, and what became of them: of all messages, of one destination or of one batch."""
 
     accepted: int = 0
     delivered: int = 0
@@ -42,7 +42,10 @@ class Totals:
 
 @dataclass
 class AuditReport:
-    """The sums, and the ids of messages that are nowhere. What no run has claimed yet is in the batch ""."""
+    """The totals, and the ids of messages that are unaccounted for.
+
+    Messages that no run has claimed yet are counted in the batch "".
+    """
 
     total: Totals = field(default_factory=Totals)
     destinations: dict[str, Totals] = field(default_factory=dict)
@@ -94,12 +97,12 @@ def run_audit(stores: PipelineStores, flows: Sequence[str]) -> AuditReport:
                 outcome = _finished_outcome(found, flows)
             if forgotten and digest(ref) in forgotten:
                 forgotten.remove(digest(ref))
-                # As long as something of it is left, it counts as what it is.
+                # Of a message that a person had removed, something may be left: then it counts as what is left of it.
                 outcome = "forgotten" if outcome == "unaccounted" else outcome
             _enter(books, message_id, found, outcome)
             batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
             _add(books.batches.setdefault(batch, Totals()), outcome)
-    for _ in forgotten:  # of which no store has anything, nor the ledger: in which batch they were is not known
+    for _ in forgotten:  # removed from the store, too, so it is not known in which batch they were
         _add(books.total, "forgotten")
     return books
 

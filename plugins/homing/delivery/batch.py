@@ -29,7 +29,8 @@ class Batch:
     """The messages claimed under one run id.
 
     A first pass claims new messages from the store. A replay, or a pass that was cleared, claims by id what has failed:
-    from the failure store, and from the dead-letter store. A dead-letter store that is away holds up only its own.
+    from the failure store, and from the dead-letter store. While the dead-letter store is away, the run goes on without
+    its messages.
     """
 
     def __init__(self, stores: PipelineStores, run_id: str, flows: Sequence[str], *, chain: str = "") -> None:
@@ -57,7 +58,10 @@ class Batch:
         return self._stores.ledger.unfinished(batch_id)
 
     def unknown(self, ids: Collection[str], batch_id: str | None) -> list[str]:
-        """Those of these messages, given by their ids or names, and that batch, of which nothing is known here."""
+        """Returns which of these messages are not known here, and the batch if it is not known.
+
+        `ids` are ids or names of messages. Each text returned says "message ..." or "batch ...".
+        """
         known = resolve(self._stores, ids)
         missing = [f"message {one}" for one in ids if one not in known]
         if batch_id and not self._stores.store.knows_batch(batch_id) and not self.unfinished(batch_id):
@@ -69,8 +73,11 @@ class Batch:
         return self._stores.failures.view.overdue(STRANDED_AFTER)
 
     def claim(self, limit: int, lease: float = DEFAULT_LEASE, *, partitions: Collection[int] | None = None) -> int:
-        """Claims new messages, of these partitions if they are given, or finds the batch this run claimed before, with
-        what of it failed since; how many."""
+        """Claims new messages for this run; with `partitions`, only those of these partitions. Returns how many.
+
+        A run that has claimed messages before claims no new ones. It keeps its batch, and claims again those messages
+        of it that failed since.
+        """
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
         self._require_rights()
@@ -79,11 +86,10 @@ class Batch:
         return held.size if held else 0
 
     def reclaim(self, wanted: Collection[str | MessageRef] = (), lease: float = DEFAULT_LEASE) -> int:
-        """Claims these messages wherever they wait after their failure, and keeps what the run holds already. A text is
-        the id of messages, or the name of one.
+        """Claims these messages from the store in which they wait after their failure, and keeps what the run holds.
 
-        Of an id that came again only one message is held at a time, the last; the one before it waits for a replay of
-        its own.
+        A text is the id of messages, or the name of one. Where messages share an id, only the last of them is held at a
+        time; the others wait for replays of their own. Returns how many messages the run holds then.
         """
         names, mine = self._holding.names(wanted), set[str]()
         self._require_rights()
@@ -130,7 +136,7 @@ class Batch:
         return False
 
     def crashed_before(self) -> bool:
-        """Whether a process died that held one of these messages: then they are better taken one at a time."""
+        """Whether a process died while it held one of these messages. They are then handled one at a time."""
         for held in self.held():
             if held.store.scans().span(conditions=[*held.conditions, Condition("crashes", ">", 0)]) is not None:
                 return True
@@ -149,16 +155,19 @@ class Batch:
         """The end of a first pass: complete messages are acknowledged, failed ones wait in the failure store for
         their replay, and those that were not reached are released.
 
-        Of a step that did not come to its end, the message that was in hand has failed. Where it is not known which it
-        was, a crash is counted for each that may be the one; with the store's `max_deliveries` it has failed, too.
+        If a step did not come to its end, the message it was working on has failed. If that message is not known, a
+        crash is counted for each that it may have been; a message with `max_deliveries` crashes has failed, too.
         """
         settlement = self._settling.settle(failed_to=self._stores.failures)
         tidy_up(self._stores)
         return settlement
 
     def finish_replay(self) -> Settlement:
-        """The end of a replay whose retries are used up: what failed in it goes to the dead-letter store. What was
-        merely there when the replay could not run is released, to be replayed later. Crashes count as in `settle`."""
+        """The end of a replay whose retries are used up: messages that failed in it go to the dead-letter store.
+
+        Messages that were not tried, because the replay could not run, are released to be replayed later. Crashes count
+        as in `settle`.
+        """
         self._try_move_dead()
         return self.dead_letter_failed()
 
@@ -189,24 +198,26 @@ class Batch:
         self._stores.ledger.close_step(self._stores.ledger.open_step(self.run_id, step, DEFAULT_LEASE))
 
     def acknowledge_complete(self) -> int:
-        """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
+        """Acknowledges what is complete and keeps the rest. Returns how many messages are still to be delivered."""
         return self._settling.acknowledge_complete()
 
     def completed(self, heads: Collection[LeasedMessage]) -> Settlement:
-        """How many of these messages, held before, are complete by now, and how many of those were dropped."""
+        """Returns how many of these messages are complete by now, and how many of the complete ones were dropped."""
         return self._settling.completed(heads)
 
     def move_dead(self) -> int:
-        """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
+        """Moves messages that a store kept aside as dead to the dead-letter store. Returns how many it moved."""
         return self._settling.move_dead()
 
     def awaiting_replay(self) -> int:
-        """How many messages of this batch wait in the failure store. Asked of the stores, so that a settlement that
-        died half-way and is done again still knows."""
+        """Returns how many messages of this batch wait in the failure store.
+
+        It asks the store: so a settlement that died half-way and is done again gets the right number, too.
+        """
         return len(self._stores.failures.view.present([ref.name for ref in self.unfinished(self.run_id)]))
 
     def _try_move_dead(self) -> None:
-        """Those that are dead can wait; a run that has work to do, or has done it, is not to wait for them."""
+        """Moves dead messages if that is possible now. An error is only logged: the run must not stop for them."""
         try:
             self.move_dead()
         except HomingError as error:

@@ -1,7 +1,7 @@
-"""Crash tracking: what a step was working on when its process died, as noted in the ledger before.
+"""Crash tracking: before a step works on something, it notes in the ledger what that is, in case its process dies.
 
-A suspect is one message, which is then known to be the one, or a part of a batch from one row's id to another's, which
-is what a DataFrame handler works on.
+What is noted is called the suspect. It is one message; or, for a DataFrame handler, a part of the batch, from one id to
+another.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from homing.invocation.interrupts import is_user_interrupt
 from homing.ledger import FAILED, Entry, Fence, Ledger
 from homing.message import JSON, MessageRef, decode, encode_json
 
-# A process that raises one of these is alive, and tells why it ends.
+# A process that raises one of these has not crashed: it is alive, and says why it ends.
 _SAID = (Exception, KeyboardInterrupt, SystemExit)
 
 
-_NAMED = len(MessageRef._fields) + 2  # what names a single message; a version before named it otherwise
+# How many values `name_message` writes. An older version wrote another number of them.
+_NAMED = len(MessageRef._fields) + 2
 
 
 class Span(NamedTuple):
-    """The messages of a batch from one id to another, both of them in it; to its end without a last one.
+    """The messages of a batch from the id `first` to the id `last`, both included; to its end if `last` is None.
 
-    The ids are those of the rows, or else the messages' own.
+    With `rows`, these are ids of rows, and otherwise the messages' own.
     """
 
     first: str = ""
@@ -39,24 +40,29 @@ class Span(NamedTuple):
 
 
 def name_message(entry: Entry) -> str:
-    """Names a single message; `entry` is what to record should it kill."""
+    """Returns the text that names a single message as the suspect.
+
+    `entry` is what is recorded of the message if the process dies.
+    """
     return encode_json([*entry.ref, entry.flow, entry.batch_id])
 
 
 def name_span(span: Span) -> str:
-    """Names a part of a batch."""
+    """Returns the text that names a part of a batch as the suspect."""
     return encode_json(span._asdict())
 
 
 def span_of(fence: Fence) -> Span | None:
-    """The part that was being worked on; None if it was a single message, or is unknown."""
+    """Returns the part of the batch that was being worked on; None if it was a single message, or is not known."""
     named = None if fence.suspect is None else decode(JSON, fence.suspect)
     return Span(**named) if isinstance(named, dict) else None
 
 
 def record_crash(ledger: Ledger, fence: Fence) -> str | None:
-    """Records as failed the one message that was being worked on; its id, or None if there were several or none
-    known."""
+    """Records as failed the message that was being worked on, and returns its id.
+
+    Records nothing and returns None if a part of the batch was being worked on, or it is not known what.
+    """
     named = None if fence.suspect is None else decode(JSON, fence.suspect)
     if not isinstance(named, list) or len(named) != _NAMED:
         return None
@@ -70,8 +76,11 @@ def record_crash(ledger: Ledger, fence: Fence) -> str | None:
 def closing_step(
     ledger: Ledger, fence: Fence, *, is_death: Callable[[BaseException], bool] = lambda _: False
 ) -> Iterator[None]:
-    """Closes the step at the end of the block, also when an exception ends it: that is not a crash, and no message is
-    to blame, unless `is_death` recognises in it that another process has died."""
+    """Closes the step at the end of the block.
+
+    Also when an exception ends the block: that is not a crash, and no message is to blame. Only if `is_death` says that
+    the exception reports the death of another process, the step stays open.
+    """
     try:
         yield
     except BaseException as error:
@@ -83,7 +92,7 @@ def closing_step(
 
 
 def died_in_this_run(entry: Entry | None, fence: Fence) -> bool:
-    """Whether a worker of this very run died of the message: then it is left to the replay."""
+    """Whether a worker of this same run died of the message. The run then leaves the message to its replay."""
     if entry is None or entry.error is None:
         return False
     return bool(entry.error["type"] == WORKER_CRASH and entry.run_id == fence.run_id)

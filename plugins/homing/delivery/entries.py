@@ -1,4 +1,4 @@
-"""What the ledger is told of a message, and what is not done again because of what it knows."""
+"""Makes the ledger's entries about messages, and says which messages need nothing more by what the ledger knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from homing.pipeline.outcome import DeliveryOutcome, describe_failure
 
 
 def entry_of(about: Entry, outcome: DeliveryOutcome) -> Entry:
-    """How a message ended in a flow. `about` is what is recorded of it there, should it fail."""
+    """Returns the entry that says how a message ended in a flow. `about` is the entry to record if it fails there."""
     error = outcome.error
     if error is not None:
         return about._replace(attempts=error.attempts, error=describe_failure(error), snapshot=error.snapshot)
@@ -24,11 +24,14 @@ def entry_of(about: Entry, outcome: DeliveryOutcome) -> Entry:
 
 
 def unreadable(about: Entry, error: ContentError) -> Entry:
-    """That a message cannot be read."""
+    """Returns the entry that says that a message cannot be read."""
     return about._replace(state=FAILED, error=describe(error, "read", 1))
 
 
 def is_over(before: Entry | None, fence: Fence) -> bool:
-    """Whether nothing is left to do for a message in a flow: it is done, or a worker of this very run died of it, and
-    it is left to the replay. A source flow that went well is run again for the destinations that are not done."""
+    """Whether this run has nothing left to do for a message in a flow.
+
+    That is so if the message is done there, or if a worker of this run died of it: then it is left to the replay. A
+    source flow that went well is not over, as it is run again for the destinations that are not done.
+    """
     return before is not None and ((before.done and before.state != PROCESSED) or died_in_this_run(before, fence))

@@ -1,9 +1,11 @@
-"""Erasure: a message that a person asked to have forgotten goes from every place its pipeline has.
+"""Erasure: removes a message that a person wants forgotten, from everywhere in its pipeline.
 
-First a tombstone says which message it is, without saying anything of it: if this process dies half-way, the work is
-finished by the one that forgets the same id again, and the books know that nothing was lost. Then everything of it
-goes, in the direction in which messages travel, so that it cannot get behind who removes it, and the ledger last: as
-long as something of the message may be replayed, that is not delivered twice.
+First it writes a tombstone, which says which message it is and nothing of its content. If the process dies half-way,
+forgetting the same id again finishes the work, and the audit knows that the message was not lost.
+
+Then it removes the message from each store, in the direction in which messages travel: a message that moves on
+meanwhile is still found. The ledger comes last. As long as a copy of the message could be replayed, the ledger keeps it
+from being delivered twice.
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ class Traces:
 
 @dataclass(frozen=True)
 class Erased:
-    """What was removed: how many rows from which store, how many of the ledger, and the folders of runs. `remarks` say
-    what is left to do where this process could not."""
+    """What was removed: how many rows from each store, how many rows of the ledger, and which folders of runs.
+
+    `remarks` say what is left to do by hand.
+    """
 
     rows: Mapping[str, int]
     ledger: int
@@ -73,11 +77,12 @@ def forget(
     *,
     erase_folders: Callable[[Collection[str]], Sequence[str]] = lambda _: (),
 ) -> Erased:
-    """Removes these messages, finished or not, from all stores of the pipeline and its ledger; `erase_folders` removes
-    what the runs that had them in hand left in work directories, and returns the names of the folders. May be done
-    again, and finishes what was interrupted.
+    """Removes these messages, finished or not, from all stores of the pipeline and from its ledger.
 
-    Raises StillHeldError, which says until when, for a message that a process works on, or may.
+    `erase_folders` gets the ids of the runs that worked on these messages. It removes what those runs left in work
+    directories, and returns the names of the folders. May be called again, and finishes what was interrupted.
+
+    Raises StillHeldError, which says until when, for a message that a process works on, or may work on.
     """
     if not reason.strip():
         raise ConfigurationError("say why: a message is forgotten for a reason, and no other trace is left of it")
@@ -107,14 +112,14 @@ def _rows(stores: PipelineStores, store: PipelineStore, ref: MessageRef) -> dict
 
 
 def _copies(stores: PipelineStores, store: PipelineStore, ref: MessageRef) -> dict[int, str]:
-    """Told by what lies there: something else may have been stored under that id."""
+    """Finds copies by what they record, and not only by their id: something else may have been stored under that id."""
     dead = store is stores.dead_letters
     copy_id = dead_letter_id(stores.store.name, ref.name) if dead else ref.name
     return {each.sequence_number or 0: each.id for each in _browse(store, copy_id) if ref_in(each) == ref}
 
 
 def _browse(store: PipelineStore, message_id: str) -> Iterator[Message]:
-    """All under this id: several, where finished ones are archived."""
+    """Yields all messages with this id. There may be several where finished messages are archived."""
     after = 0
     while page := store.browse(_PAGE, ids=[message_id], after=after):
         yield from page

@@ -42,8 +42,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which failures: those that fit everything that is set, the oldest first, `limit` at most. `ids` are those of
-    messages, or names of single ones."""
+    """Which failures are meant: those that fit everything that is set, the oldest first, `limit` at most.
+
+    `ids` are ids of messages, or names of single messages.
+    """
 
     batch: str | None = None
     ids: Collection[str] = ()

@@ -1,12 +1,12 @@
-"""Intake: messages of a broker, taken over into the store a pipeline works on.
+"""Intake: moves messages from a broker, the source, into the store of a pipeline, the target.
 
-A broker's lease ends with the connection that holds it, so the tasks of a run cannot hand it on. What such a source
-holds is written to the target first, and acknowledged at the source only when it is committed there. Whatever dies in
-between, the source hands the message out again and the target, which knows its id, does not store it twice.
+A broker's lease ends with the connection that holds it, so the tasks of a run cannot hand it on. Therefore a message is
+written to the target first, and acknowledged at the source only when it is committed there. If a process dies in
+between, the source hands the message out again. The target knows its id, and does not store it twice.
 
-Brokers let different messages have the same id. One that is not what the target holds under its id is stored under
-another, which its content decides, so that it is known too when it comes again. If a producer has sent something else
-by that one, it gets a random id.
+Brokers let different messages have the same id. If the target holds another message under that id, the new one is
+stored under an id made from its content, so that it is recognised when it comes again. If even that id belongs to
+another message, the new one gets a random id.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _ROOM = MAX_ID - _MARK - 1  # characters of the id itself beside it
 
 
 def take_in(source: Store, target: Store, limit: int) -> int:
-    """Moves up to `limit` messages that are due at the source into the target; how many of them were new to it.
+    """Moves up to `limit` messages that are due at the source into the target. Returns how many were new to the target.
 
-    `target` needs the abilities bulk, browse and deduplication. What it refuses to store is dead-lettered at the
-    source, with the refusal as its reason. Nothing is taken from the source while the target takes nothing: an outage
-    of the one uses up no deliveries of the other.
+    `target` needs the abilities bulk, browse and deduplication. A message that it refuses is dead-lettered at the
+    source, with the refusal as its reason. While the target takes nothing, nothing is taken from the source: an outage
+    of the target uses up no deliveries of the source.
 
     Raises SourceUnavailableError when the source cannot be reached, and what the target raises: nothing is lost then,
     the next call goes on.
@@ -160,7 +160,7 @@ def _store_named(
 
 
 def _other_id(message: Message) -> str:
-    """The id of a message whose own another one has: the same when it comes again."""
+    """Returns an id for a message whose own id belongs to another message. When it comes again, it gets the same id."""
     known_by = _fingerprint(message)
     if len(message.id) > _ROOM:  # it is cut, and what is cut off tells it from others
         known_by = hashlib.sha256(f"{known_by}/{message.id}".encode()).hexdigest()
@@ -219,7 +219,7 @@ def _browse(target: Store, ids: set[str]) -> Iterator[Message]:
 
 
 def _fingerprint(message: Message) -> str:
-    """The same for a message that comes again, and another for every other one."""
+    """Returns a digest of all that people wrote on a message, except its id. It tells whether a message comes again."""
     said = [
         *m.encode(message.content),
         m.encode_headers(message.headers),
@@ -229,8 +229,11 @@ def _fingerprint(message: Message) -> str:
 
 
 def _as_new(message: Message, message_id: str, target: Store) -> Message:
-    """The message as the target is to hold it, without what the source wrote on it for this delivery; raises
-    TooLargeError. A stranger may write on it that it is a dead letter, or a failure record, which may be larger."""
+    """Returns the message as the target is to hold it, without what the source wrote on it for this delivery.
+
+    Raises TooLargeError. It checks the size here, because the target lets dead letters and failure records be larger,
+    and any sender can write on a message that it is one.
+    """
     most, size = target.max_message_bytes, weight(message)
     if most is not None and size > most:
         raise TooLargeError(

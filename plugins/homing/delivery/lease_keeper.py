@@ -12,10 +12,11 @@ from homing.ledger import Fence, Ledger
 
 
 class LeaseKeeper:
-    """Renews what the batch held when this was made, while the block lasts.
+    """Renews the leases of a batch, and the right to record, until the end of the block.
 
-    When a lease is lost, `on_lost` is called once, to stop the job, and leaving the block raises LeaseLostError. A
-    database that is unavailable for a moment is not a loss yet.
+    It renews what the batch held when the LeaseKeeper was made. When a lease is lost, it calls `on_lost` once, to stop
+    the job, and leaving the block raises LeaseLostError. If the database is unavailable for a moment, the lease is not
+    lost yet.
     """
 
     def __init__(self, batch: Batch, ledger: Ledger, fence: Fence, lease: float, on_lost: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""What a run has leased, store by store, and which messages those are."""
+"""What a run has leased in each store, and which messages those are."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class LeasedPart:
-    """The part of a batch that one store holds for it. `copies` says that settlements write what lies there: only then
-    is the record of a failure believed."""
+    """The messages of a batch that lie in one store, under the batch's lease in that store.
+
+    `copies` is true for a failure store or dead-letter store, in which messages are copies of those that failed. Only
+    there is a failure record believed.
+    """
 
     store: PipelineStore
     lease: BatchLease
@@ -37,15 +40,15 @@ class LeasedPart:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Keeps to what the lease still holds."""
+        """The conditions by which a scan reads only what this lease still holds."""
         return held_by(self.lease)
 
 
 class LeasedMessage(NamedTuple):
-    """A message of a batch without its content: its row's id, and what the ledger knows it by.
+    """A message of a batch without its content: the id of its row, and what the ledger knows it by.
 
-    `wrapped` says that the row is the record of a failure of that message; `crashes`, of how many that held it before
-    it is known that they died.
+    `wrapped` says that the row is a failure record of the message, and not the message itself. `crashes` is how many
+    processes are known to have died while they held the message.
     """
 
     row_id: str
@@ -59,13 +62,13 @@ class LeasedMessage(NamedTuple):
         return self.ref.id
 
     def entry(self, flow: str, state: str, *, result: Any = None, error: Mapping[str, Any] | None = None) -> Entry:
-        """What the ledger is to say of it."""
+        """Returns an entry about this message for the ledger."""
         return Entry(self.ref, flow, state, result=result, error=error, batch_id=self.batch_id)
 
 
 @dataclass(frozen=True)
 class RunLeases:
-    """The messages that one run holds. A dead-letter store that is away holds up only its own."""
+    """The messages that one run holds. While the dead-letter store is away, the run goes on without its messages."""
 
     stores: PipelineStores
     run_id: str
@@ -93,12 +96,14 @@ class RunLeases:
         return (row for page in pages for row in page)
 
     def id_in(self, store: PipelineStore, name: str) -> str:
-        """What the copy of a message, whose reference has this name, is called in this store."""
+        """Returns the id in this store of a message's copy; `name` is that of the message's reference."""
         return dead_letter_id(self.stores.store.name, name) if store is self.stores.dead_letters else name
 
     def names(self, wanted: Collection[str | MessageRef]) -> set[str]:
-        """The names of the messages that are meant: each by its reference or its name, or by its id, which is that of
-        all messages the ledger knows by it."""
+        """Returns the names of the messages that `wanted` means, and all texts in it, which may be names themselves.
+
+        Each message is given as a reference, a name or an id. An id means all messages of this pipeline that have it.
+        """
         meant = {one.name for one in wanted if not isinstance(one, str)}
         texts = {one for one in wanted if isinstance(one, str)}
         known = resolve(self.stores, texts)
@@ -110,7 +115,10 @@ class RunLeases:
         return [answer for store in asked for answer in self.ask(store, ask)]
 
     def ask(self, store: PipelineStore, ask: Callable[[PipelineStore], Result]) -> list[Result]:
-        """The store's answer; none from a dead-letter store that is away, because nothing new depends on it."""
+        """Returns a list of the store's answer; an empty one if it is the dead-letter store and is away.
+
+        A run can go on without that store, because nothing new depends on it.
+        """
         try:
             return [ask(store)]
         except StoreUnavailableError as error:
@@ -127,8 +135,10 @@ def weight_of(row: Row) -> int:
 
 
 def resolve(stores: PipelineStores, texts: Collection[str]) -> dict[str, list[MessageRef]]:
-    """The messages of this pipeline that each of these texts may mean, in the order in which they came: all of that id,
-    and the one of that name. Texts that mean nothing here are left out."""
+    """Returns for each of these texts the messages of this pipeline that it may mean, in the order in which they came.
+
+    These are all messages with that id, and the one with that name. Texts that mean no message are left out.
+    """
     named = {text: ref for text in texts if (ref := MessageRef.of_name(text)) is not None}
     of_id: dict[str, list[MessageRef]] = {}
     known = stores.ledger.known({*texts, *(ref.id for ref in named.values())})
@@ -143,8 +153,10 @@ def resolve(stores: PipelineStores, texts: Collection[str]) -> dict[str, list[Me
 
 
 def _untold(stores: PipelineStores) -> Iterator[MessageRef]:
-    """The messages of which a copy waits that no run has recorded yet: chains and listeners write such copies. Told by
-    the copies' ids."""
+    """Yields this pipeline's messages in the failure store and the dead-letter store that the ledger may not know.
+
+    Chains and listeners write such copies. The message is told by the id of its copy.
+    """
     for store, prefix in ((stores.failures, ""), (stores.dead_letters, f"{stores.store.name}/")):
         for copy_id, state, _ in store.view.states():
             ref = MessageRef.of_name(copy_id.removeprefix(prefix)) if state != ACKNOWLEDGED else None

@@ -1,7 +1,7 @@
-"""A batch too small to be worth a Spark session, worked on by this process alone: done before Spark would have started.
+"""LocalEngine: works on a small batch in this process alone, which is done before Spark would have started.
 
-The steps, the ledger, the fences and what is left in the work directory are those of the Engine, so either can go on
-where the other stopped. Neither Spark nor, for a replay, Arrow is needed.
+It has the same steps, ledger, fences and work files as the Engine on Spark, so either can go on where the other
+stopped. It does not need Spark. A replay does not need Arrow either.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from homing.pipeline import HandlerChain
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Runs a chain over the messages a batch holds, recording for the step that `fence` stands for.
+    """Runs a chain over the messages that a batch holds, and records what became of them for the step of `fence`.
 
-    For chains without DataFrame handlers and work directories on this machine. A message that kills takes this process
-    with it: its step stays open, and the next attempt sees that.
+    It can run only chains without DataFrame handlers, with a work directory on this machine. A message that crashes its
+    worker ends this whole process. The step then stays open, from which the next attempt knows of the crash.
     """
 
     chain: HandlerChain
@@ -33,7 +33,7 @@ class LocalEngine:
     fence: Fence
 
     def process(self, work_dir: str) -> int:
-        """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
+        """Runs the source flow, and writes what is to be delivered to the work directory. Returns how many messages."""
         with needs("a small batch", "spark", "pyarrow"):
             from homing.delivery.arrow import parquet, steps
 
@@ -45,7 +45,10 @@ class LocalEngine:
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
-        """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
+        """Delivers to one destination what `process` left in the work directory.
+
+        If `process` left nothing there, runs the source flow again. Returns how many messages ended in each state.
+        """
         with needs("a small batch", "spark", "pyarrow"):
             from homing.delivery.arrow import parquet, steps
 

@@ -31,12 +31,12 @@ def replay_in_process(
     rate: float | None = None,
     lease: float = DEFAULT_LEASE,
 ) -> Counter[str]:
-    """Replays what the batch holds, recording each delivery as it is made; how many entries of each state.
+    """Replays what the batch holds, recording each delivery as it is made. Returns how many entries have each state.
 
-    At most `rate` messages per second and destination. The batch and the right to record are held for `lease` seconds
-    at a time, and renewed however long a message takes or waits for its turn. Neither acknowledges nor dead-letters:
-    that is `batch.finish_replay()`. Raises LeaseLostError when another process took the batch over meanwhile, and
-    ChainError, before any message has run, for a chain with handlers that take DataFrames.
+    With a `rate`, each destination gets at most so many messages a second. The batch and the right to record are held
+    for `lease` seconds at a time, and renewed however long a message takes or waits for its turn. Neither acknowledges
+    nor dead-letters: that is `batch.finish_replay()`. Raises LeaseLostError when another process took the batch over
+    meanwhile, and ChainError, before any message has run, for a chain with handlers that take DataFrames.
     """
     chain.refuse_dataframes()
     fence = stores.ledger.open_step(batch.run_id, "replay", lease)
@@ -55,8 +55,10 @@ def replay_in_process(
 
 
 def replay_batch(step: Step, batch: Batch, recorder: Recorder) -> dict[str, Counter[str]]:
-    """Runs the source flow over what the batch holds, and delivers to all destinations at the same time; flow -> how
-    many messages ended in each state."""
+    """Runs the source flow over what the batch holds, and delivers to all destinations at the same time.
+
+    After a crash, delivers one message at a time. Returns for each flow how many messages ended in each state.
+    """
     flows = step.chain.flows
     states: dict[str, list[str]] = {SOURCE_FLOW: [], **{flow.name: [] for flow in flows}}
     with recorder, step.workers() as workers:
@@ -77,8 +79,8 @@ Processed = tuple[MessageContext, Entry, dict[str, Entry]]
 
 
 def _processed(step: Step, batch: Batch, source: ProcessorRun, most: int) -> Iterator[Processed]:
-    """The messages after the source flow, each with what is recorded of it, should it fail, and what the ledger has
-    about it."""
+    """Yields the messages after the source flow, each with the entry to record if it fails, and with what the ledger
+    has of it."""
     for rows in portions(_rows(batch), lambda each: weight_of(each[0]), most=most, most_bytes=_MOST_BYTES):
         entries = [records.about(row, copies=copies) for row, copies in rows]
         known = step.ledger.known([about.ref.id for about in entries])

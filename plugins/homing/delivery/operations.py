@@ -1,11 +1,11 @@
-"""Operations: every change that a person makes to a pipeline leaves who, when, what and why beside its store.
+"""Operations: for every change a person makes to a pipeline, a record beside its store says who, when, what and why.
 
     with operation(stores.store, DISCARD, by=operator_here("homing"), why="sent by mistake", messages=3) as done:
         ...
         done["discarded"] = 3
 
-That it begins is durable before anything is changed; how it ended is a row of its own. Of a process that died in
-between, the first row is left, and the operation counts as unfinished: what it had done by then, the ledger knows.
+The beginning of an operation is durable before anything is changed. Its end is a second row. If the process dies in
+between, only the first row is there, and the operation counts as unfinished. What it had done by then is in the ledger.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EVENTS = 4  # of one operation at most
 
 @dataclass(frozen=True)
 class Operator:
-    """Who changes something, as far as that is known for certain, and by what means."""
+    """The user who changes something, if it is certain who that is, and the means: `homing`, Airflow and so on."""
 
     name: str
     via: str
@@ -51,8 +51,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class ApprovalRule:
-    """How many messages of a pipeline may be replayed by hand within `window` seconds. For more, the approval of
-    another person is needed, which the DAG `replay_dag` asks for."""
+    """The rule that another person must approve when more than `above` messages are replayed by hand.
+
+    All that was replayed by hand within `window` seconds counts together. The DAG `replay_dag` asks for the approval.
+    """
 
     above: int
     window: float
@@ -68,7 +70,7 @@ class ApprovalRule:
 
 @dataclass
 class Operation:
-    """One operation as its events tell it."""
+    """One operation, put together from its events."""
 
     id: str
     what: str
@@ -85,7 +87,7 @@ class Operation:
 
 
 def operator_here(via: str) -> Operator:
-    """The user of the operating system whom this process belongs to; what the environment says is only a claim."""
+    """Returns the operating system's user of this process. Not what environment variables say: anyone can set them."""
     user = os.getuid()
     try:
         name = pwd.getpwuid(user).pw_name
@@ -106,8 +108,9 @@ def operation(
     operation_id: str | None = None,
     within: ApprovalRule | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Writes down that this operation begins, before the block, and how it ended, after it. The block puts what came of
-    it into the dict it is given: numbers and names, never contents.
+    """Records before the block that this operation begins, and after the block how it ended.
+
+    The block gets a dict, into which it puts the outcome: numbers and names, never contents.
 
     `operation_id` is for what may be begun again, by a retried task for example: it is written down once. A store that
     is in no database keeps no record. Raises StoreError, before the block, when the beginning cannot be written, and

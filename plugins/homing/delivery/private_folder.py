@@ -1,6 +1,7 @@
-"""Folders that no other user of this machine can read, replace or have created first.
+"""Folders that no other user of this machine can read, or replace, or can have created before us.
 
-What lies in them is believed and run: payloads on their way, code for Spark's executors, archives of classes.
+That matters because Homing trusts and runs what lies in them: messages, code for Spark's executors, archives of
+classes.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ from homing.errors import HomingError, LeaseLostError, StoreUnavailableError
 from homing.excerpts import excerpt
 from homing.ledger import PART, Entry, Fence, Ledger
 
-#: A crash costs at most this many deliveries being made again, per running task.
+#: After a crash at most this many deliveries are made again, for each task that was running.
 ENTRIES_PER_FLUSH = 100
-#: Nor does a slow destination keep a delivery unrecorded for longer than this.
+#: Seconds after which a delivery is recorded at the latest, also when the chunk is not full.
 FLUSH_EVERY_SECONDS = 0.5
-# For as long as the step goes on: what counts is who took the part last.
+# Seconds: longer than any step. A copy of a task works on its part until another copy takes the part.
 _ALWAYS = 10 * 365 * 86_400.0
 
 
 class Part(Protocol):
-    """A task of Spark, which may be tried again, as its TaskContext tells."""
+    """The TaskContext of a Spark task: which task it is, and how often it was tried before."""
 
     def stageId(self) -> int: ...  # noqa: N802 - Spark's names
     def partitionId(self) -> int: ...  # noqa: N802
@@ -30,15 +30,16 @@ class Part(Protocol):
 
 
 class Recorder:
-    """Writes entries in small chunks soon after each delivery, and the rest at the end of the block.
+    """Writes entries in small chunks soon after each delivery, and the rest at the end of the block. Thread-safe.
 
-    Raises LeaseLostError when the step was taken over: the caller must stop delivering. After a crash of the step, each
-    message is named in the ledger before it is handled, so that the attempt after the next crash knows it. Thread-safe,
-    but then one message at a time may be handled.
+    Raises LeaseLostError when another process has taken the step over: the caller must stop delivering.
 
-    A chunk has `chunk` entries; ENTRIES_PER_FLUSH without one. A `part` is the part of a batch that a Spark task works
-    on. When two copies of that task run at the same time, the copy that began first records what it has delivered and
-    stops with LeaseLostError.
+    After a crash of the step, each message is named in the ledger before it is handled. If the step crashes again, the
+    next attempt knows which message did it. For this, only one message may be handled at a time.
+
+    A chunk has `chunk` entries, or ENTRIES_PER_FLUSH if that is None. `part` is the Spark task that this process runs.
+    If two copies of that task run at the same time, the one that began first records what it has delivered, and stops
+    with LeaseLostError.
     """
 
     def __init__(self, ledger: Ledger, fence: Fence, part: Part | None = None, *, chunk: int | None = None) -> None:
@@ -57,15 +58,18 @@ class Recorder:
         self._thread = threading.Thread(target=self._flush_now_and_then, name="homing-recorder", daemon=True)
 
     def begin(self, entry: Entry) -> None:
-        """Before a message is handled. Says, after a crash, that it is in hand: `entry` is what to record should the
-        worker die of it."""
+        """To be called before a message is handled. After a crash, it names the message in the ledger.
+
+        `entry` is what is recorded of the message if the worker dies.
+        """
         if self._error is not None:
             raise self._error
         if self.careful:
             self._ledger.suspect(self._fence, crash_tracking.name_message(entry))
 
     def rest(self) -> None:
-        """Notes, after a crash, that no message is being handled: what happens now is the fault of none."""
+        """To be called when no message is being handled. After a crash, it notes that in the ledger, so that no message
+        is blamed if the worker dies now."""
         if self.careful:
             self._flush(suspect=True)
 
@@ -82,13 +86,13 @@ class Recorder:
             self._flush()
 
     def wait(self, seconds: float) -> None:
-        """Returns after so many seconds. Raises, and at once, when nothing can be recorded any more."""
+        """Waits for so many seconds. Raises at once when nothing can be recorded any more."""
         self._broken.wait(seconds)
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Has whatever comes next raise: the messages belong to another process by now."""
+        """Makes every later call raise LeaseLostError: the messages belong to another process by now."""
         self._break(LeaseLostError(f"the lease of batch {self._fence.run_id} was lost"))
 
     def __enter__(self) -> Recorder:
@@ -102,21 +106,23 @@ class Recorder:
     ) -> None:
         self._ended.set()
         self._thread.join()
-        # Also on the way out of an error: what was delivered was delivered. And with nothing to record, too: a task
-        # that was given up long ago is to notice.
+        # Also after an error, because deliveries that were made must be recorded. Also with nothing to record: a task
+        # that another process has taken over notices it here.
         self._flush(suspect=self.careful)
 
     def _take_turn(self, part: Part) -> None:
         name = f"{PART}{self._fence.owner}/{part.stageId()}/{part.partitionId()}"
         self._turn = self._ledger.open_step(self._fence.run_id, name, _ALWAYS)
         if part.attemptNumber():
-            # A copy that still runs somewhere has noticed by then, and recorded what is not to be done again.
+            # Long enough for an earlier copy that still runs to notice, and to record what it has delivered.
             time.sleep(2 * FLUSH_EVERY_SECONDS)
 
     def _keep_turn(self) -> None:
-        """Raises LeaseLostError when the step was taken over, or another copy of this task has begun: also while a
-        delivery hangs and nothing is there to be recorded, so that it is the last one."""
-        with suppress(StoreUnavailableError):  # recording will tell, should it stay away
+        """Raises LeaseLostError when another process took the step over, or another copy of this task has begun.
+
+        It asks even if there is nothing to record: so a process whose delivery hangs makes no other after it.
+        """
+        with suppress(StoreUnavailableError):  # if the database stays away, the next recording raises
             for right in filter(None, (self._fence, self._turn)):
                 self._ledger.record(right, [])
 

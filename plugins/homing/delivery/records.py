@@ -1,7 +1,7 @@
-"""Failure records on their way: from a message that failed, into the failure and dead-letter stores, and back.
+"""Makes failure records of messages that failed, for the failure and dead-letter stores, and reads them from there.
 
-A record is believed in those two stores only, where settlements write them. Whatever lies in the message store is a
-message, and its content type is what its producer says of it.
+A record is believed in those two stores only, where only Homing writes. In the message store, everything is a message,
+whatever its content type: that is only what its producer says.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ class Origin:
 
 
 def may_hold_record(content_type: Any, headers: Any) -> bool:
-    """Whether a row of a failure or dead-letter store may be the record of a failure, as far as these columns tell."""
+    """Whether a row with these columns, of a failure or dead-letter store, may be a failure record."""
     return content_type == FAILURE_TYPE or (isinstance(headers, str) and MESSAGE_ID in headers)
 
 
 def origin_of(row: Row, *, copies: bool) -> Origin:
-    """What this row is about: itself, or where there are `copies` the message whose failure it records.
+    """Returns the message that this row is about, and its batch.
 
-    Raises UnreadableMessageError when that message cannot be decoded, or a copy says it is a record and is none.
+    In a store with `copies`, a row that is a failure record is about the message that failed. Any other row is about
+    itself. Raises UnreadableMessageError when that message cannot be decoded, or when a copy says that it is a failure
+    record and is not.
     """
     if copies and row["content_type"] == FAILURE_TYPE:
         fault = fault_of(_content(row))
@@ -69,8 +71,7 @@ def is_failure(row: Row, *, copies: bool) -> bool:
 
 
 def about(row: Row, *, copies: bool) -> Entry:
-    """What the ledger is to say of the message this row is about, should it fail: itself, or where there are `copies`
-    the message whose failure it records."""
+    """Returns the entry to record if the message that this row is about fails: see `origin_of`."""
     record = _record_in(row, copies)
     if record is None:
         ref, batch_id = MessageRef.of(row["table_id"], int(row["sequence"]), row["id"]), row["batch_id"]
@@ -80,8 +81,10 @@ def about(row: Row, *, copies: bool) -> Entry:
 
 
 def told(row: Row, run_id: str) -> list[Entry]:
-    """What the ledger is to know of a failure that no run recorded there, before a run takes it up: a chain's, or a
-    listener's. What is done stays done."""
+    """Returns what the ledger has to know of a failure that a chain or a listener recorded, and not a run.
+
+    A run records it before it replays the message. So destinations that are done stay done.
+    """
     record = _record_in(row, copies=True)
     if record is None:
         return []

@@ -1,8 +1,7 @@
-"""Retention: what is finished is removed some time later, the message first and its ledger last.
+"""Retention: removes finished messages after some time, first the message and then its ledger.
 
-In this order, because a message without its ledger would look as if it had never been delivered, while a ledger without
-its message is of nothing that could still be delivered. A process that dies in between leaves the ledger, and the next
-one removes it.
+The order matters: a message without its ledger would look as if it had never been delivered. A ledger without its
+message does no harm. If a process dies in between, the ledger is left, and the next process removes it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ _PATIENCE = 10.0  # seconds that a run which has its work done gives to what is 
 
 
 def tidy_up(stores: PipelineStores) -> None:
-    """Removes what the store's `purge_after` and `ledger_retention` say, for some seconds; what is left is for the next
-    time. Trouble is told to the log: nothing depends on it."""
+    """Removes what is older than the store's `purge_after` and `ledger_retention`.
+
+    It stops after some seconds, and leaves the rest for the next time. Errors are only logged, because nothing depends
+    on it.
+    """
     try:
         properties = stores.store.properties
         if not properties.purge_after:
@@ -35,8 +37,11 @@ def tidy_up(stores: PipelineStores) -> None:
 
 
 def trim_ledger(stores: PipelineStores, older_than: float, *, patience: float = float("inf")) -> int:
-    """Removes the ledger of messages that are done with, had their last record so many seconds ago, and are in no store
-    any more; of how many messages. In portions, each a transaction of its own, and for `patience` seconds at most."""
+    """Removes the ledger of messages that are done and in no store any more. Returns of how many messages.
+
+    Their last record must be `older_than` seconds old. It removes portions, each in a transaction of its own, and stops
+    after `patience` seconds.
+    """
     removed, limit = 0, time.monotonic() + patience
     for done in stores.ledger.done_before(older_than):
         gone = _nowhere(stores, done)
@@ -53,8 +58,11 @@ def count_trimmable(stores: PipelineStores, older_than: float) -> int:
 
 
 def _nowhere(stores: PipelineStores, refs: list[MessageRef]) -> list[MessageRef]:
-    """Those of these messages that no store has. A replay that died may have left a copy of one that was delivered: the
-    ledger alone keeps it from being delivered again."""
+    """Returns those of these messages that are in no store of the pipeline.
+
+    A replay that died may have left a copy of a message that was delivered. The ledger of such a message must stay: it
+    alone keeps the copy from being delivered again.
+    """
     # In the direction messages travel: one that moves on meanwhile is seen where it comes to.
     here = {ref for _, _, ref in stores.store.view.states([ref.id for ref in refs])} if refs else set()
     refs = [ref for ref in refs if ref not in here]

@@ -1,5 +1,7 @@
-"""Settling: where the messages a run holds go in the end. Each has its next durable copy before this one is
-acknowledged, and everything may be done twice."""
+"""Settling: what becomes of the messages of a run at its end.
+
+A message that moves to another store is durable there before it is acknowledged here. Every step may be done twice.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class Settlement:
 
 @dataclass(frozen=True)
 class Sorted:
-    """A part of a batch by what the ledger says of its messages; entries by the id of the row."""
+    """The messages of one part of a batch, sorted by what the ledger says of them.
+
+    The keys of `entries` are the ids of the rows, and then the names of the flows.
+    """
 
     complete: list[LeasedMessage]
     failed: list[LeasedMessage]
@@ -63,7 +68,7 @@ class Sorted:
 
 
 class Settler:
-    """Sorts what a run holds by what the ledger says, and brings it to where it belongs."""
+    """Sorts the messages that a run holds by what the ledger says of them, and acknowledges, moves or releases each."""
 
     def __init__(self, holding: RunLeases, flows: Sequence[str], chain: str) -> None:
         self._holding = holding
@@ -103,26 +108,26 @@ class Settler:
         return total
 
     def acknowledge_complete(self) -> int:
-        """Acknowledges what is complete and keeps the rest; how many messages are still to be delivered."""
+        """Acknowledges what is complete and keeps the rest. Returns how many messages are still to be delivered."""
         return sum(
             sum(self._holding.ask(held.store, partial(self._acknowledge, held))) for held in self._holding.parts()
         )
 
     def _acknowledge(self, held: LeasedPart, _store: PipelineStore) -> int:
-        """The same for one part."""
+        """Acknowledges the complete messages of one part. Returns how many of the part are still to be delivered."""
         found = self._sort(held)
         self._finish(held, [head.row_id for head in found.complete])
         return len(found.failed) + len(found.untouched)
 
     def completed(self, heads: Collection[LeasedMessage]) -> Settlement:
-        """How many of these messages, held before, are complete by now, and how many of those were dropped."""
+        """Returns how many of these messages are complete by now, and how many of the complete ones were dropped."""
         known = self._stores.ledger.known([head.message_id for head in heads])
         stories = [known.get(head.ref, {}) for head in heads]
         complete = [entries for entries in stories if is_complete(entries, self._flows)]
         return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
 
     def move_dead(self) -> int:
-        """Brings what a store kept aside as dead to the dead-letter store, where people look; how many."""
+        """Moves messages that a store kept aside as dead to the dead-letter store. Returns how many it moved."""
         moved = 0
         for store in (self._stores.store, self._stores.failures):
             copies = self._stores.hold_copies(store)
@@ -132,7 +137,7 @@ class Settler:
                 open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
                 letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
                 letters, _ = _by_size(letters, self._stores.dead_letters)
-                # Before they are dead letters: by its ledger a pipeline knows its own among those of others.
+                # First of all, because the ledger is how a pipeline knows its own dead letters among those of others.
                 self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
                 there = self._copy(letters, self._stores.dead_letters)
                 if there:
@@ -144,8 +149,11 @@ class Settler:
         return moved
 
     def sort_out(self, held: LeasedPart, taken: Collection[str]) -> set[str]:
-        """Keeps what a run is to work on, and releases the rest: dead letters of other pipelines, and all but the last
-        message of an id; none of the ids that are `taken`. The ids of what is kept."""
+        """Keeps the messages of this part that the run is to work on. Returns their ids.
+
+        Of a failure store or dead-letter store, it releases dead letters of other pipelines, messages that failed in
+        another chain, messages whose id is in `taken`, and, where messages share an id, all but the last of them.
+        """
         heads = self._holding.messages_of(held)
         kept = {head.message_id: head for head in heads if head.message_id not in taken} if held.copies else {}
         if held.store is self._stores.dead_letters:
@@ -161,10 +169,13 @@ class Settler:
         return self._finish_moves(held, heads)
 
     def _tell_ledger(self, held: LeasedPart, heads: Collection[LeasedMessage]) -> set[str]:
-        """Records what the copies of these messages say, where no run has recorded anything of them: a chain or a
-        listener gave them up. From then on the ledger knows what is done of them, as of all others.
+        """Records in the ledger what the failure records of these messages say, if the ledger knows nothing of them.
 
-        The ids of those that failed in another chain: what is done there says nothing of this one's destinations.
+        These are messages that a chain or a listener gave up, and not a run. From then on the ledger knows which of
+        their destinations are done.
+
+        Returns the ids of the rows whose messages failed in another chain, of which nothing is recorded: what is done
+        in that chain says nothing about the destinations of this one.
         """
         ledger, run_id = self._stores.ledger, self._holding.run_id
         known = ledger.known([head.message_id for head in heads])
@@ -183,7 +194,10 @@ class Settler:
         return foreign
 
     def _finish_moves(self, held: LeasedPart, heads: list[LeasedMessage]) -> set[str]:
-        """Acknowledges what a settlement that died had copied already: the copy is the message now. The other ids."""
+        """Acknowledges the messages that an earlier settlement had copied already when it died: the copy counts now.
+
+        Returns the ids of the other messages.
+        """
         if held.store is self._stores.dead_letters:
             return {head.message_id for head in heads}
         to = self._stores.dead_letters if held.copies else self._stores.failures
@@ -196,15 +210,17 @@ class Settler:
     # -- crashes -----------------------------------------------------------------------------------------------
 
     def _take_over(self) -> list[Fence]:
-        """Ends the right to record of every step that did not come to its end, and records as failed the one message
-        that was in hand. The steps of which it is not known."""
+        """Takes over every step that did not come to its end, and records as failed the message it was working on.
+
+        Returns the steps of which that message is not known.
+        """
         ledger, run_id, unknown = self._stores.ledger, self._holding.run_id, list[Fence]()
         for step in ledger.left_open(run_id):
             fence = ledger.open_step(run_id, step, DEFAULT_LEASE)
             if crash_tracking.record_crash(ledger, fence) is None:
                 unknown.append(fence)
             else:
-                ledger.close_step(fence)  # or a settlement that is done again would not know who it was
+                ledger.close_step(fence)  # or a settlement done again would find no suspect, and blame every message
         return unknown
 
     def _count_crashes(self, parts: Sequence[LeasedPart], crashed: Sequence[Fence]) -> None:
@@ -216,8 +232,11 @@ class Settler:
             self._stores.ledger.close_step(fence)
 
     def _count_crash(self, held: LeasedPart, crashed: Sequence[Fence]) -> None:
-        """The same for one part. Those for which it is one too many have failed: alone in its replay, each shows
-        whether it was the one."""
+        """Counts a crash for each message of one part that one of these steps may have died of.
+
+        A message with `max_deliveries` crashes is recorded as failed. Its replay handles it alone, and so shows whether
+        it crashes its worker.
+        """
         found = self._sort(held)
         spans = [crash_tracking.span_of(fence) for fence in crashed]
         failed_before = [head for head in found.failed if not self._failed_here(found.entries[head.row_id])]
@@ -235,8 +254,11 @@ class Settler:
     # -- moving ------------------------------------------------------------------------------------------------
 
     def _moving(self, held: LeasedPart, found: Sorted, failed_to: PipelineStore, tried: bool) -> list[LeasedMessage]:
-        """The failed messages to be moved on. What already waits in the failure store, or is dead, stays there until
-        a replay has failed for it, if one was tried."""
+        """Returns the failed messages of one part that are to be moved to `failed_to`.
+
+        To the failure store go those of the message store. To the dead-letter store go those that failed in this run;
+        without `tried`, also those that failed before it.
+        """
         if failed_to is self._stores.failures:
             return found.failed if held.store is self._stores.store else []
         if held.store is failed_to:
@@ -250,8 +272,11 @@ class Settler:
     def _move(
         self, held: LeasedPart, moving: list[LeasedMessage], found: Sorted, to: PipelineStore
     ) -> tuple[set[str], set[str]]:
-        """The ids of those of these messages that are in the other store now, and of those for which their records are
-        too large: they are dead, and stay where they are."""
+        """Moves these messages to the store `to`.
+
+        Returns the ids of those that are there now, and the ids of those whose records are too large for that store.
+        The latter stay where they are, as dead.
+        """
         gone, stuck = set[str](), set[str]()
         for copies in self._copies(held, moving, found, to):
             small, large = _by_size(copies, to)
@@ -355,7 +380,7 @@ def was_delivered(entries: dict[str, Entry]) -> bool:
 def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
     """Whether nothing is left to do for a message: the source flow dropped it, or every destination is done.
 
-    Without flows, returns False.
+    False when `flows` is empty and the source flow did not drop it.
     """
     source = entries.get(SOURCE_FLOW)
     if source is not None and source.state == DROPPED:
@@ -364,8 +389,11 @@ def is_complete(entries: dict[str, Entry], flows: Sequence[str]) -> bool:
 
 
 def _by_size(copies: dict[str, Message], to: PipelineStore) -> tuple[dict[str, Message], dict[str, str]]:
-    """Those of these copies that the other store takes, and why it does not take the others. What came in through
-    `store()` leaves room for its record; what other programs write into the table may not."""
+    """Returns the copies that the store `to` takes, and for each of the others why it is too large.
+
+    A message that came in through `store()` leaves room for its failure record. One that another program wrote into the
+    table may not.
+    """
     large = {one: str(why) for one, copy in copies.items() if (why := to.refusal(copy)) is not None}
     for one, text in large.items():
         log.error("message %s stays where it is, dead: %s", one, text)
@@ -373,9 +401,9 @@ def _by_size(copies: dict[str, Message], to: PipelineStore) -> tuple[dict[str, M
 
 
 def _kept(store: PipelineStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:
-    """Those of these messages, given by the ids of their copies, of which this store has one that is not finished.
+    """Returns the messages of which this store has a copy that is not finished; the keys of `refs` are the copies' ids.
 
-    Told by what lies there: something else may have been stored under that id.
+    It looks at what the copy records, and not only at its id: something else may have been stored under that id.
     """
     there = store.view.look(list(refs)) if refs else ()
     return {refs[copy.id] for copy in there if ref_in(copy) == refs[copy.id]}

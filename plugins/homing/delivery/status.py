@@ -1,4 +1,4 @@
-"""What became of messages, one by one: of a batch, or of these ids. For people to look at; changes nothing."""
+"""Says what became of each message of a batch, or of the messages with some ids. For people; changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from homing.scans import LAST, Condition
 
 @dataclass(frozen=True)
 class MessageStatus:
-    """Where a message is, or how it ended, and what the ledger has of it by flow; the source flow's key is empty."""
+    """Where a message is, or how it ended. `entries` are the ledger's, by flow; the key of the source flow is empty."""
 
     message_id: str
     outcome: str
@@ -31,7 +31,7 @@ def message_status(
     ids: Collection[str] = (),
     limit: int = 1000,
 ) -> list[MessageStatus]:
-    """The stories of a batch's messages, or of all messages of these ids or names, `limit` at most."""
+    """Returns the status of the messages of a batch, or of all messages with these ids or names; `limit` at most."""
     wanted = _of_ids(stores, ids) if batch_id is None else _of_batch(stores, batch_id, limit)
     wanted = wanted[:limit]
     # In the direction messages travel: one that moves on meanwhile is seen where it comes to, not nowhere.

@@ -1,4 +1,4 @@
-"""Step: a step of a run, as one process works on it: messages go through processors, and to destinations.
+"""Step: one step of a run in one process, which puts messages through processors and delivers them to destinations.
 
 A message's failure is a ledger entry, never an exception: the rest of the batch moves on. Exceptions that do leave a
 step are about the infrastructure, such as a database that is away or a lease that was lost.
@@ -38,9 +38,9 @@ Begin = Callable[[Any], MessageContext]
 
 @dataclass(frozen=True)
 class Step:
-    """The chain that is run, and the right to record for one step of a run.
+    """The chain that is run, and the right to record in the ledger for one step of a run: the `fence`.
 
-    After a crash, which the fence tells, one message is in hand at a time, and named in the ledger before.
+    If `fence.crashed`, messages are handled one at a time, and each is named in the ledger before.
     """
 
     chain: HandlerChain
@@ -48,7 +48,7 @@ class Step:
     fence: Fence
     #: The messages the run holds; None for all that are read.
     held: frozenset[MessageRef] | None = None
-    #: Messages per second and destination at most, for a replay that one process makes alone.
+    #: The most messages a second that each destination gets, for a replay in a single process; None for no limit.
     rate: float | None = None
     #: How many entries wait until they are recorded together; None for as many as the recorder finds good.
     chunk: int | None = None
@@ -57,7 +57,7 @@ class Step:
         return Recorder(self.ledger, self.fence, part, chunk=self.chunk)
 
     def workers(self) -> Workers:
-        """Threads for as much as its destinations ask for to be delivered at the same time."""
+        """Returns the threads for the chain's destinations; each destination says how many it wants."""
         return Workers(self.chain.name, _MOST_THREADS)
 
     def flow(self, name: str) -> Flow:
@@ -66,22 +66,24 @@ class Step:
 
 @dataclass(frozen=True)
 class ProcessorRun:
-    """Runs processors of one flow, and records of messages that end in them how they did."""
+    """Runs processors of one flow. For each message that a processor drops or fails on, it records that."""
 
     step: Step
     processors: SourceFlow
     recorder: Recorder
-    #: The state of a message that they leave out.
+    #: What is recorded of a message that a processor leaves out.
     left_out: str = DROPPED
-    #: Whether they are the last of the source flow. If messages are only begun here, the step that ends them records
-    #: that they do not fail any more.
+    #: Whether the last of these processors is the last of the source flow. Only then is it recorded of a message that
+    #: failed before that it does not fail any more.
     ends: bool = True
-    #: What was recorded.
+    #: The states that were recorded.
     states: list[str] = field(default_factory=list)
 
     def run(self, begin: Begin, row: Any, about: Entry, known: LedgerEntries) -> MessageContext | None:
-        """The message after these processors, or None when it was left out by a rule, failed, or is not to be run.
-        `about` is what is recorded of the row's message, should it fail in this flow."""
+        """Returns the message after these processors; None when a rule left it out, it failed, or it is not to be run.
+
+        `about` is what is recorded of the row's message if it fails in this flow.
+        """
         before = known.get(about.ref, {}).get(about.flow) if known else None
         if before is not None and is_over(before, self.step.fence):
             return None
@@ -106,8 +108,11 @@ class ProcessorRun:
 
 
 class FlowRun:
-    """Delivers to one flow, as many messages at once as its destination takes, and as many at the same time as it asks
-    for. Each is recorded by the thread that delivered it, as soon as it is known how it ended."""
+    """Delivers messages to one destination flow.
+
+    A destination may take several messages in one call, and may ask for several calls at the same time. The thread that
+    made a delivery records it as soon as it knows how it ended.
+    """
 
     def __init__(self, step: Step, flow: Flow, begin: Begin, recorder: Recorder, workers: Workers) -> None:
         self.flow = flow
@@ -121,8 +126,11 @@ class FlowRun:
     def backlog(
         self, messages: Iterable[tuple[Any, Entry, Entry | None]], states: list[str]
     ) -> Backlog[Sequence[tuple[Any, Entry]]]:
-        """What is to be delivered of these messages, each with what is recorded of it, should it fail, and what the
-        ledger has about it; `states` gets how each of them ended."""
+        """Returns the work of delivering those of these messages that are not done yet.
+
+        Each comes with the entry that is recorded if it fails, and with what the ledger has of it for this flow. The
+        state in which each message ends is added to `states`.
+        """
         waiting = []
         for row, about, before in messages:
             if before is not None and is_over(before, self._fence):
@@ -155,10 +163,13 @@ class FlowRun:
 
 
 def log_result(batch: Batch, what: str, total: Counter[str] | None = None) -> None:
-    """The one line about what a step did with its batch."""
+    """Logs the one line that says what a step did with its batch."""
     log.log(logging.WARNING if total and total[FAILED] else logging.INFO, "batch %s: %s", batch.run_id, what)
 
 
 def log_deliveries(batch: Batch, flow: str, total: Counter[str]) -> None:
-    """The same for one destination; `total` is how many messages ended in each state."""
+    """Logs the one line that says what was delivered to one destination.
+
+    `total` is how many messages ended in each state.
+    """
     log_result(batch, f"to {flow}: {dict(total) or 'nothing to deliver'}", total)

@@ -16,7 +16,7 @@ from homing.stores import open_store
 
 @dataclass(frozen=True)
 class PipelineStores:
-    """Where a pipeline's messages can be: waiting, failed and awaiting their replay, or dead. And its ledger."""
+    """The stores in which a pipeline's messages wait, wait for a replay, or are dead; and the pipeline's ledger."""
 
     store: PipelineStore
     failures: PipelineStore

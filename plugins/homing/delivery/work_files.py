@@ -3,7 +3,7 @@
 It is a local path, or the URL of any file system that Spark's Hadoop can reach (`hdfs://…`, `s3a://…`). Names below it
 are texts throughout: a URL is not a path of this machine.
 
-Others may be able to write there. Which files are to be read, and what is in them, is said by the ledger alone.
+Other users may be able to write there. So the ledger alone says which files are read, and has the digest of each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTPUT = re.compile(r"processed-[A-Za-z0-9_-]+(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*"
 
 
 class Folders(Protocol):
-    """A file system, as far as it is needed where no Spark job runs. Names are absolute."""
+    """What a process without Spark needs of a file system. Names are absolute."""
 
     def make_folder(self, name: str) -> None:
         """Makes a folder that only its owner can read, and those above it; one that is there is fine."""
@@ -41,7 +41,7 @@ class Folders(Protocol):
 
 
 class Files(Folders, Protocol):
-    """A file system, as far as the Spark jobs need one beside Spark."""
+    """What a Spark job needs of a file system, apart from what Spark itself reads and writes."""
 
     def has_folder(self, name: str) -> bool:
         """Whether there is a folder of this name."""
@@ -56,7 +56,7 @@ class Files(Folders, Protocol):
         """The names of the folders in this one; none when it is not there."""
 
     def move(self, source: str, target: str) -> None:
-        """Gives a file another name, and makes the folders for it. Who reads there finds all of it, or nothing."""
+        """Gives a file another name, and makes the folders for it. A reader there finds the whole file or none."""
 
 
 class LocalFiles:
@@ -101,7 +101,7 @@ class WorkDir:
     """One pipeline's work directory, as its Spark jobs use it."""
 
     def __init__(self, place: str, files: Files, ledger: Ledger) -> None:
-        """`files` is for a place elsewhere; what is on this machine is read and written directly."""
+        """`files` is used if `place` is not on this machine. Files on this machine are read and written directly."""
         path = local_path(place)
         self._place = place if path is None else path
         self._files = files if path is None else LocalFiles()
@@ -122,13 +122,15 @@ class WorkDir:
         self._ledger.publish(fence, {name.removeprefix(f"{folder}/"): self._digest(name) for name in names})
 
     def published(self, run_id: str) -> list[str] | None:
-        """The files that the last try left which came to its end, of which there may be none. None when no try did, or
-        the run has no directory here: then the source flow is run again."""
+        """Returns the files of the last try that came to its end; there may be none.
+
+        Returns None if no try came to its end, or the run has no directory here. Then the source flow is run again.
+        """
         left = self._left(run_id)
         return None if left is None else list(left)
 
     def checked(self, run_id: str) -> list[str] | None:
-        """The same files, each of which holds what it was left with. Raises WorkDirError unless all of them do."""
+        """Returns what `published` does. Raises WorkDirError if one of the files is missing, or was changed since."""
         left = self._left(run_id)
         if left is None:
             return None
@@ -151,8 +153,11 @@ class WorkDir:
         return {f"{folder}/{name}": digest for name, digest in left.items()}
 
     def copies(self, run_id: str) -> Iterator[BinaryIO] | None:
-        """The same files on this machine, one after the other, each as a copy that no other user can reach and that is
-        closed before the next: what is read is what was checked, whatever happens to the file meanwhile."""
+        """Yields a copy of each file that `published` returns, on this machine; each is closed before the next one.
+
+        No other user can reach a copy: so what is read is what was checked, even if the file is changed meanwhile.
+        Returns None if `published` does.
+        """
         left = self._left(run_id)
         return None if left is None else (copy for name, digest in left.items() for copy in _copy(name, digest))
 

@@ -1,4 +1,4 @@
-"""Finds what makes a call for many fail. What is said to have failed has failed alone. Pure."""
+"""Bisection: finds the items for which a call fails, when the call takes many items at once. Has no side effects."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ MOST_IN_VAIN = 32
 
 
 class InVainError(HomingError):
-    """A call fails whatever it is made for: no item is to blame, for all that is known. Has a cause."""
+    """A call failed for every item it was tried with, so probably no item is to blame. Its cause is the last error."""
 
 
 @dataclass
 class Bisection(Generic[T]):
-    """Makes a call for items, in parts that adapt to how many of them it fails for.
+    """Makes a call for many items, part by part. The more calls fail, the smaller are the parts.
 
-    Each item ends in one call that did not raise, or in `give_up` with the error of a call for it alone; or it is not
-    tried, when too many calls have failed. An error that no item caused passes through.
+    Each item ends in a call that did not raise; or, after a call for it alone has failed, in `give_up` with that error.
+    When too many calls have failed, the remaining items are not tried. An error that no item caused, by what `is_fault`
+    says, is raised.
     """
 
     call: Callable[[Sequence[T]], object]
@@ -39,10 +40,11 @@ class Bisection(Generic[T]):
     _passed: bool = False
 
     def over(self, items: Sequence[T], size: int | None = None) -> int:
-        """Calls for all of these, for `size` of them at first; how many were not tried. A part is items in a row.
+        """Makes the call for all these items, at first for `size` of them. Returns how many items were not tried.
 
-        A part that passes makes the next one twice as large, one that fails half as large. In that, the first culprit
-        is found by halving, and what comes after it is tried anew. Raises InVainError.
+        A part is some items in a row. After a part that passes, the next is twice as large; after one that fails, half
+        as large. In a part that fails, the first item to blame is found by halving, and the items after it are tried
+        again. Raises InVainError.
         """
         at, size = 0, size or (1 if any(map(self.has_failed, items)) else len(items))
         while at < len(items) and self._failures < self.most_failures:
@@ -61,7 +63,7 @@ class Bisection(Generic[T]):
         return len(items) - at
 
     def _after_culprit(self, items: Sequence[T], at: int, stop: int, error: Exception) -> int:
-        """Gives the first item up that fails in this part, which has failed with that error; where it goes on."""
+        """Gives up the first item that fails in this part, which failed with `error`. Returns where to go on."""
         mine: Exception | None = error
         while stop - at > 1:
             half = at + (stop - at) // 2

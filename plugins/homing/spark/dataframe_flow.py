@@ -1,8 +1,8 @@
-"""DataFrameFlow: runs flows with DataFrame handlers, exact about every message all the same.
+"""DataFrameFlow: runs flows with DataFrame handlers, and still records what became of each single message.
 
-A DataFrame handler says nothing about single messages. Which of them it left out is known from what came out of it, and
-which of them makes it fail is found by trying smaller parts: what is recorded as failed has failed alone. What it works
-on is noted in the ledger before: if it kills even the driver, the next attempt knows where to look.
+A DataFrame handler says nothing about single messages. Which messages it left out is seen from what comes out of it.
+Which messages make it fail is found by trying smaller parts, until a message has failed alone. What it works on is
+noted in the ledger before: if it crashes even the driver, the next attempt knows where to look.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ _PARTS = 32
 
 @dataclass(frozen=True)
 class Source:
-    """The source flow. `read` gives the messages in these parts of the batch, some of them or for None all, with the
-    first `start` processors behind them; `plan` is a section of the flow over what was read."""
+    """The source flow.
+
+    `read` returns messages of these parts of the batch, which have gone through the first `start` processors: the given
+    ones, or all for None. `plan` applies a section of the flow to what was read.
+    """
 
     processors: Sequence[Handler]
     start: int
@@ -68,8 +71,11 @@ class Source:
 
     @property
     def sections(self) -> list[dataframe_handlers.Segment]:
-        """All that is up to the last DataFrame handler; and what comes after it, which is exact by itself and need not
-        start Python for each part."""
+        """Two sections of the flow: up to the last DataFrame handler, and what comes after it.
+
+        The second records each message by itself. Without it, the first can be tried with many small parts, and Python
+        need not be started for each of them.
+        """
         last = max(cut.stop for cut in dataframe_handlers.segments(self.processors) if cut.native)
         rest = dataframe_handlers.Segment(last, len(self.processors), native=False)
         return [dataframe_handlers.Segment(self.start, last, native=True), *([rest] if rest.start < rest.stop else [])]
@@ -77,7 +83,7 @@ class Source:
 
 @dataclass(frozen=True)
 class DataFrameFlow:
-    """Runs flows with DataFrame handlers over a batch, recording for the step that `fence` stands for."""
+    """Runs flows with DataFrame handlers over a batch, and records what became of each message, for `fence`'s step."""
 
     spark: SparkSession
     ledger: Ledger
@@ -85,15 +91,17 @@ class DataFrameFlow:
     fence: Fence
 
     def process(self, source: Source) -> list[DataFrame]:
-        """The messages after the source flow, in as many parts as were needed to part them from what fails."""
+        """Returns the messages that come out of the source flow: one frame, or several if parts were run alone."""
         frame = None if self.fence.crashed else self._at_once(source)
         kept = self._part_by_part(source) if frame is None else [frame]
         self.ledger.suspect(self.fence, None)
         return kept
 
     def _at_once(self, source: Source) -> DataFrame | None:
-        """What became of all messages in one part, when nothing is known of any of them yet: then their names are
-        asked for only if one was left out, since that takes longer than much of what comes of it. None when it fails.
+        """Runs the source flow over all messages in one part, if all of them are new. Returns what came out of it.
+
+        Then the ids of the messages are read only if a message was left out, because that takes long. Returns None when
+        it fails, or when it cannot be done so.
         """
         parts = self.batch.held()
         # A chain that begins with messages reads and handles them in one: what was read cannot be counted apart.
@@ -336,7 +344,7 @@ class DataFrameFlow:
     def _account(
         self, flow: str, handlers: Sequence[Handler], some: Sequence[LeasedMessage], out: Mapping[str, int], state: str
     ) -> int:
-        """Records as left out by a rule whatever neither came out nor has been recorded; how many."""
+        """Records as left out by a rule the messages that did not come out and are not recorded. Returns how many."""
         missing = [head for head in some if head.message_id not in out]
         known = self._known(missing, flow, done=True)
         left = [head for head in missing if not self._told(known.get(head.message_id))]

@@ -1,4 +1,4 @@
-"""Handlers that take a whole DataFrame: called to make a plan, and checked to have lost or invented no message."""
+"""Handlers that take a whole DataFrame. Calling one makes a plan for Spark; a check finds lost or invented messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from homing.pipeline.handlers import TRANSFORMER, Handler
 _WRITTEN_AS_JSON = (StructType, ArrayType, MapType, VariantType)
 
 
-# What Spark does when it finds out, before or in the middle of a job, that nothing will come out of it: it leaves out
-# what comes before, counts included. Then a transformer that loses messages looks like a filter.
+# When Spark finds out, before or in the middle of a job, that nothing will come out of a plan, it leaves out what comes
+# before, and with it the counts. Then a transformer that loses messages looks like a filter. These are the rules by
+# which Spark does so.
 _LEAVING_OUT = {
     "spark.sql.optimizer.excludedRules": (
         "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
@@ -34,7 +35,7 @@ _LEAVING_OUT = {
 
 @dataclass(frozen=True)
 class Segment:
-    """Processors that stand in a row and run in one way: each on a whole DataFrame, or all on one message."""
+    """Processors in a row that run in the same way: each on a whole DataFrame (`native`), or all on one message."""
 
     start: int
     stop: int
@@ -63,8 +64,11 @@ def run_everything(spark: SparkSession) -> None:
 
 
 class RowCounter:
-    """Counts the messages at both ends of a flow and of each of its transformers, as a by-product of the job that runs
-    them: what it says is known after the job. Ends at the same place are counted once, because each count costs."""
+    """Counts the messages that go into and come out of a flow, and each of its transformers.
+
+    The job that runs the flow counts them on the way, so the counts are known after the job. Each count costs time: if
+    one handler's output goes straight into the next, it is counted once.
+    """
 
     def __init__(self) -> None:
         self._place: DataFrame | None = None

@@ -68,7 +68,7 @@ class Engine:
         in_portions(self.spark)
 
     def process(self, work_dir: str) -> int:
-        """Runs the source flow and leaves what is to be delivered in the work directory; how many messages."""
+        """Runs the source flow, and writes what is to be delivered to the work directory. Returns how many messages."""
         place, numbers = self._work_dir(work_dir), count()
         output = place.new_output(self.batch.run_id, self.fence.owner)
         parts: dict[DataFrame, tuple[str, int]] = {}
@@ -87,7 +87,10 @@ class Engine:
         return ready
 
     def deliver(self, flow: str, work_dir: str) -> Counter[str]:
-        """Delivers to one destination what `process` left; where nothing is left, runs the source flow again."""
+        """Delivers to one destination what `process` left in the work directory.
+
+        If `process` left nothing there, runs the source flow again. Returns how many messages ended in each state.
+        """
         # Spark reads these very files, and no other that lies beside them.
         left = self._work_dir(work_dir).checked(self.batch.run_id)
         if left is None:
@@ -99,7 +102,8 @@ class Engine:
     def replay(self, rate: float | None = None) -> Counter[str]:
         """Runs the source flow and every destination again over what the batch holds.
 
-        At most `rate` messages per second are delivered: by one task, since a rate that is worth setting is low.
+        With a `rate`, each destination gets at most so many messages a second. One task then delivers them all, since a
+        rate that is worth setting is low.
         """
         processed = self._processed(_cached)
         total: Counter[str] = Counter()
@@ -259,13 +263,13 @@ def _as_processed(stored: DataFrame) -> DataFrame:
 
 
 def _readable(messages: DataFrame) -> DataFrame:
-    """The same, raising for an unreadable message once its content is looked at."""
+    """Returns these messages as a frame that raises an error once the content of an unreadable message is read."""
     content = F.when(F.col("encoding") == UNFIT, F.raise_error("message")).otherwise(F.col("message"))
     return messages.withColumn("message", content)
 
 
 def _cached(frame: DataFrame, _: dataframe_handlers.RowCounter) -> DataFrame:
-    """Made now: what was observed of a plan is known only when it has run."""
+    """Runs this plan now and caches the result: what a RowCounter counts is known only when the plan has run."""
     cached = frame.cache()
     cached.count()
     return cached

@@ -1,4 +1,4 @@
-"""What the text of a Spark error tells of who is to blame."""
+"""Tells from the text of a Spark error what is to blame: a worker's crash, an outage, or a handler or message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOBODY = (
 
 
 def is_crash(error: BaseException) -> bool:
-    """Whether a worker died, of a message for all that is known."""
+    """Whether a worker died. A message may be to blame."""
     return not isinstance(error, HomingError) and any(sign in str(error) for sign in _CRASHED)
 
 

@@ -1,9 +1,10 @@
-"""The mains of the Spark applications: what they are given, and how they end.
+"""The main functions of the Spark applications: their arguments, and their exit codes.
 
-What is secret, the stores, comes through the environment: HOMING_STORE and HOMING_DEAD_LETTER_STORE; or, on YARN in
-cluster mode, through a file that YARN puts into the working directory. Everything else is an argument. Exit code 0:
-done. 1: something failed; what was delivered is recorded, run it again. 2: it was set up wrongly; running it again will
-not help.
+The URLs of the stores are secret. They come through the environment, in HOMING_STORE and HOMING_DEAD_LETTER_STORE; or,
+on YARN in cluster mode, through a file that YARN puts into the working directory. Everything else is an argument.
+
+The exit code is 0 when the job is done. It is 1 when something failed: what was delivered is recorded, and the job can
+be run again. It is 2 when the job was set up wrongly, and running it again will not help.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def deliver_main(argv: Sequence[str] | None = None) -> int:
 def replay_main(argv: Sequence[str] | None = None) -> int:
     """Runs what a replay claimed through the whole chain; fails while any message still fails."""
     parser = _parser("replay", "Run failed messages through their chain again.")
-    parser.add_argument("--rate", type=float, default=None, help="messages per second and destination at most")
+    parser.add_argument("--rate", type=float, default=None, help="maximum messages per second to each destination")
     arguments = parser.parse_args(argv)
 
     def is_needed(batch: Batch) -> bool:

@@ -1,4 +1,4 @@
-"""The options of the data source `homing`: read once, on the driver, and told apart from nonsense there."""
+"""The options of the data source `homing`. They are read and checked once, on the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from homing.stores import open_store
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """How to find a store from any process. Opened where it is needed, never before: this travels to the executors."""
+    """How to find a store. It is sent to the executors, so it holds no open store: each process opens its own."""
 
     url: str
     store: str | None = None
@@ -42,7 +42,7 @@ class StoreAddress:
         return opened.sibling(self.store)
 
     def open_sql(self, ability: str) -> PipelineStore:
-        """The same; raises UnsupportedError unless it is a SQL store."""
+        """Returns the store, not yet connected, if it is a SQL store; else raises UnsupportedError."""
         opened = self.open()
         if not is_pipeline_store(opened):
             raise UnsupportedError(

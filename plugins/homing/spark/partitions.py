@@ -1,7 +1,7 @@
-"""Parts: a held batch cut into ranges, each read from the store by the very task that works on it.
+"""Parts: cuts a held batch into ranges. The task that works on a range reads it from the store itself.
 
-Going through `format("homing")` would be the same reading, but Spark asks Python processes of their own for a data
-source's name, schema and plan, and takes the messages through the JVM on their way: half of a short job's time.
+`format("homing")` would read the same. But for a data source Spark starts further Python processes, which it asks for
+the name, the schema and the plan, and it takes the messages through the JVM. That would be half of a short job's time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Parts:
-    """Names, never open connections: this travels to the executors."""
+    """A held batch as ranges. It is sent to the executors, so it holds names and no open connections."""
 
     address: StoreAddress
     ranges: tuple[Range, ...]

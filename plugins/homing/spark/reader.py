@@ -85,7 +85,10 @@ class StoreReader(DataSourceReader):
 
 
 class FilteringStoreReader(StoreReader):
-    """The same, for sessions in which `spark.sql.python.filterPushdown.enabled` is set: Spark refuses it elsewhere."""
+    """A StoreReader that filters in the store.
+
+    For sessions in which `spark.sql.python.filterPushdown.enabled` is set: in others, Spark refuses such a reader.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Has the database leave out what it can. Spark looks again: it is the one who knows how texts compare."""

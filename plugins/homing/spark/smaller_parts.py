@@ -1,7 +1,8 @@
-"""Smaller parts: what the many calls for parts of a batch share, so that each is as cheap as can be.
+"""Smaller parts: makes it cheap to run a plan over many small parts of a batch.
 
-A call for a few messages takes as long as the jobs it makes of Spark, however little they do. So the messages are read
-once, and what comes out of small parts comes here with the job that makes it, and is kept with that of others.
+A call for a few messages takes as long as the Spark jobs it starts, however little these do. So the messages are read
+once for all small parts. What comes out of a small part is fetched to this process by the job that makes it, and kept
+together with what comes out of others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ Keep = Callable[[DataFrame, dataframe_handlers.RowCounter], DataFrame]
 
 
 class Parted:
-    """Messages, and parts of them that stand in a row when ordered by id. A block: at its end Spark forgets them."""
+    """Messages, of which parts are taken; a part is all messages from one id to another.
+
+    A context manager: at the end of the block, Spark forgets the messages that it has cached.
+    """
 
     def __init__(self, messages: DataFrame, number: int) -> None:
         self._messages = messages
@@ -70,7 +74,7 @@ class Parted:
 
 
 class Result:
-    """What came out of a part, and the ids of it, each with how often it came."""
+    """What came out of a part, and how often each id is in it."""
 
     def __init__(self, kept: DataFrame | pa.Table, ids: pa.ChunkedArray) -> None:
         self.kept = kept
@@ -78,8 +82,10 @@ class Result:
 
 
 class Results:
-    """What came out of all parts. That of small ones is kept together: each frame costs every plan that is made of
-    all."""
+    """What came out of all parts.
+
+    The output of small parts is put into frames together: the more frames, the slower is every plan made of them all.
+    """
 
     def __init__(self, spark: SparkSession, keep: Keep) -> None:
         self._spark = spark

@@ -1,8 +1,7 @@
-"""Staging: rows are written apart from the lake they are for, and put in place file by file.
+"""Staging: a job writes its files to a folder of its own, and then moves them one by one to where they are read.
 
-Spark's own way to append stages below one folder, `_temporary`, for all writers; the first job that ends removes it
-with what the others have in it. Here every job has a folder of its own below `_staging`, which readers do not look
-into.
+Spark itself appends through one folder `_temporary` for all writers. The first job that ends removes that folder, with
+what other jobs have in it. Here every job has a folder of its own below `_staging`, which readers do not look into.
 """
 
 from __future__ import annotations
@@ -43,9 +42,11 @@ class Staging:
         return f"{self.lake}/{_STAGING}/{self.name}"
 
     def put_in_place(self) -> list[str]:
-        """Moves what was written to where it is read; where that is. Nothing is overwritten: Spark gives every file a
-        name that no other has. A process that dies in between has put some of it there, and the next one adds the
-        rest."""
+        """Moves the files that were written to where they are read. Returns their names there.
+
+        Nothing is overwritten: Spark gives every file a name that no other has. If the process dies in between, some of
+        the files are in place, and the next process adds the rest.
+        """
         put = []
         for name in self.files.below(self.place):
             target = f"{self.lake}/{name}"

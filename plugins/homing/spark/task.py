@@ -23,7 +23,7 @@ from homing.stores import open_store
 
 @dataclass(frozen=True)
 class Task:
-    """Names, never open connections."""
+    """What a task needs to run the chain. It is sent to the executors, so it holds names and no open connections."""
 
     chain: str
     store_url: str
@@ -32,7 +32,7 @@ class Task:
     held: frozenset[MessageRef] | None = None
     #: How many tasks run at the same time, and share a destination's rate.
     tasks: int = 1
-    #: Messages per second at most, for a replay that one task makes alone.
+    #: The most messages a second that each destination gets, for a replay in a single task; None for no limit.
     rate: float | None = None
 
     def process(self, pages: Iterator[Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:

@@ -40,10 +40,11 @@ class Stored(WriterCommitMessage):
 class _Writing:
     """What both writers do with a task's rows.
 
-    Columns: `message`, the content: a text, with `encoding` beside it if it is not plain text, or a struct, map, array,
-    number or binary; and, if wanted, `id`, `headers` (a map, or JSON as text), `content_type`, `correlation_id`,
-    `session_id`, `partition_key`, `subject`, `recipient`, `reply_to`, `priority`, `time_to_live` (nanoseconds). The
-    other columns of a message that was read are ignored, so that one store can be copied into another.
+    The column `message` is the content: a text (with the column `encoding` if it is not plain text), or a struct, map,
+    array, number or binary. Other columns may be `id`, `headers` (a map, or JSON as text), `content_type`,
+    `correlation_id`, `session_id`, `partition_key`, `subject`, `recipient`, `reply_to`, `priority` and `time_to_live`
+    (nanoseconds). The further columns of a DataFrame that was read from a store are ignored, so that one store can be
+    copied into another.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:

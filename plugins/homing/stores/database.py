@@ -1,4 +1,4 @@
-"""A database that stores lie in, for what keeps tables of its own beside them: the embedded bus."""
+"""Opens a database for the embedded bus, which keeps tables of its own beside the stores in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_database(url: URL, name: str, *tables: sa.Table) -> Database:
 
 
 def drop_store(connection: Connection, name: str) -> None:
-    """Removes a store with all its messages. Who still has it open gets an error about a missing table."""
+    """Removes a store with all its messages. A process that still has it open gets an error about a missing table."""
     registry, table = registry_table(), table_name(name)
     connection.execute(registry.delete().where(registry.c.name == table))
     sa.Table(table, sa.MetaData()).drop(connection, checkfirst=True)

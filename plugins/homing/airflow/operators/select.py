@@ -47,7 +47,8 @@ def replay_params() -> dict[str, Param]:
             type=["null", "number"],
             exclusiveMinimum=0,
             title="Rate",
-            description="Messages per second at most; runs in the task, unless handlers take DataFrames",
+            description="Messages per second to each destination at most; runs in the task, unless handlers take "
+            "DataFrames",
         ),
         "reason": Param(None, type=text, title="Reason", description="The reason; recorded with the operation"),
         "dry_run": Param(False, type="boolean", title="Dry run", description="Say what would happen, deliver nothing"),

@@ -86,7 +86,11 @@ class SettleReplayOperator(BaseOperator):
 
 
 def _left_over_run() -> str:
-    """The replay of what others left over: one at a time, also if it does not come to run and all who settle ask."""
+    """Returns the id of the run that replays what earlier runs left over.
+
+    For STRANDED_AFTER seconds the id stays the same. However many runs settle in that time and ask for such a replay,
+    there is one.
+    """
     return f"left_over.{int(time.time() // STRANDED_AFTER)}"
 
 

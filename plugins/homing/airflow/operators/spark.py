@@ -143,8 +143,10 @@ class PipelineJobOperator(SparkSubmitOperator):
             raise
 
     def _done_without_spark(self, job: Job, run_id: str) -> bool:
-        """Works on the batch in one plain process, which is done before Spark would have started; whether that lived to
-        see the end."""
+        """Works on a small batch in one plain process, without Spark. Returns False if that process died.
+
+        Such a process is done before Spark would have started.
+        """
         self.log.info("up to %d messages are worked on without Spark", self.pipeline.spark_above)
         try:
             with job.environment():
@@ -182,7 +184,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             self._client.terminate()
 
     def _hold(self, context: Any, run_id: str) -> int:
-        """Makes sure the run holds its batch; how many messages that is."""
+        """Makes sure that the run holds its batch. Returns how many messages it holds."""
         with self.pipeline.open_batch(run_id) as batch:
             return batch.reclaim((), self.pipeline.hold)
 
@@ -218,9 +220,11 @@ class DeliverOperator(PipelineJobOperator):
 class ReplayOperator(PipelineJobOperator):
     """Runs the messages of these `ids` through the whole chain again, skipping what was delivered.
 
-    Fails while any message still fails, so that the task's retries are the message's retries. With a `rate`, in
-    messages per second, it runs in the task itself, one message after the other, instead of on Spark; unless handlers
-    take DataFrames, which only Spark has: then Spark keeps to the rate.
+    Fails while any message still fails, so that the task's retries are the message's retries.
+
+    With a `rate`, each destination gets at most so many messages a second. The replay then runs in the task itself and
+    not on Spark. It delivers to all destinations at the same time; only after a crash, one message at a time. If
+    handlers take DataFrames, which only Spark has, it runs on Spark, which keeps to the rate, too.
     """
 
     application_name = "replay.py"
@@ -251,7 +255,8 @@ class ReplayOperator(PipelineJobOperator):
             self._count_completed(context, run_id)
 
     def _rate(self) -> float:
-        """Messages per second; 0 for as many as can be. What no clock can keep fails the task before it holds any."""
+        """Returns the messages a second for each destination; 0 for no limit. A rate that makes no sense fails the task
+        before it holds any message."""
         if self.rate in (None, "", "None"):
             return 0.0
         try:

@@ -62,7 +62,7 @@ class StoreMessagesOperator(BaseOperator):
 
 
 def _message_id(context: Any, number: int, content: Any) -> str:
-    """The same for every try of the task that finds the same content."""
+    """Returns an id for a message. Every try of the task that finds the same content gets the same id."""
     ti, written = context["ti"], encode(content)
     key = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{written.encoding}/{written.body}"
     return f"{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}-{number}"

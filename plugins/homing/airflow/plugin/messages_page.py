@@ -1,7 +1,7 @@
 """What became of the messages of a task's batch, as a page of Airflow's API server. Reads only, and shows no content.
 
-Which stores it asks stands in the serialized DAG, and which batch follows from the run: a user who can write an XCom of
-a DAG has no say in either. Loaded on first use.
+It takes the stores from the serialized DAG, and the batch from the run. It takes neither from an XCom: a user who may
+write XComs must not choose them. Loaded on first use.
 """
 
 from __future__ import annotations

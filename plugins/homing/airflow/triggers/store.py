@@ -24,17 +24,19 @@ from homing.stores import open_store
 log = logging.getLogger(__name__)
 
 _LOOK_FOR_OTHERS_EVERY = 5.0  # seconds
-#: A store that cannot be asked is tried by a task this often; each try costs the start of one.
+#: How often a task is started to look into a store that the trigger cannot ask.
 TRY_EVERY = 15.0  # seconds
 
 
 class StoreTrigger(BaseTrigger):
-    """Fires once something is due, or once another run of the DAG `give_way_to` is queued: a run that listens holds
-    the only place, and one that was cleared to replay it must not wait for the next message.
+    """Fires when a message is due, or when another run of the DAG `give_way_to` is queued.
 
-    `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids; `polling_interval` is in
-    seconds; `partitions` of the store keep to these. In the store of a `pipeline` nothing is due that waits for the
-    replay of another message of its session.
+    `give_way_to` is for a DAG of which only one run may be active. If a run of it is cleared, to be done again, it must
+    not wait until a message comes for the run that listens.
+
+    `store`, and `source` from which it is filled, are URLs, `env:NAME` or connection ids. `polling_interval` is in
+    seconds. With `partitions`, only messages of the store in these partitions count. With `pipeline`, a message in the
+    store is not due while another message of its session waits for a replay.
     """
 
     def __init__(
@@ -82,8 +84,8 @@ class StoreTrigger(BaseTrigger):
                     if await self._others_wait():
                         yield TriggerEvent({"give_way": True})
                         return
-                # A store that wakes ends the sleep; looking all the same is the net beneath it. What is scheduled is
-                # noticed when it is due, however rare the looks are.
+                # A store that wakes ends the sleep. Looking all the same is for the case that it does not. The sleep is
+                # no longer than until the next scheduled message is due.
                 asked = zip(stores, shares, strict=False)
                 soonest = [await due_in(store, share) or self.polling_interval for store, share in asked]
                 await call.sleep(min(self.polling_interval, *soonest))
@@ -119,7 +121,8 @@ async def is_due(store: Store, partitions: Collection[int] | None = None) -> boo
 
 
 async def due_in(store: Store, partitions: Collection[int] | None) -> float | None:
-    """In how many seconds the store has something to hand out, asked off the event loop; None when it cannot tell."""
+    """Returns in how many seconds the store has a message to hand out; None when it cannot tell. Asks off the event
+    loop."""
     if WAKE_UP not in store.features:
         return None
     try:

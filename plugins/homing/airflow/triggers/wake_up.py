@@ -12,10 +12,11 @@ from homing.store import Store
 
 
 class WakeUpCall:
-    """A block in which to sleep. Stores that do not wake are left to the caller's own looks, as is a call that is lost.
+    """Ends the caller's sleep when a store says that it has a message. A context manager.
 
-    Waiting for a store takes a thread each, of its own: those of the event loop are few, and all triggers share them.
-    Leaving the block ends the threads.
+    Not every store says so, and what it says may be lost. So the caller must still look into the stores after each
+    sleep. Each store that wakes is waited for in a thread of its own: the event loop's threads are few, and all
+    triggers share them. Leaving the block ends the threads.
     """
 
     def __init__(
@@ -31,18 +32,21 @@ class WakeUpCall:
         ]
 
     def get_ready(self) -> None:
-        """Before the caller looks into the stores: what comes from now on ends the next sleep."""
+        """To be called before a look into the stores: a message that comes from now on ends the next sleep."""
         self._is_called.clear()
 
     async def sleep(self, seconds: float) -> None:
-        """At most so long, after the caller found nothing due."""
+        """Sleeps for at most so many seconds. To be called when the caller found nothing due."""
         for waker in self._wakers:
             waker.listen()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._is_called.wait(), seconds)
 
     def answered(self) -> None:
-        """Something was due: a call in vain makes the next come later, and this was none."""
+        """To be called when something was due: the stores did not wake in vain.
+
+        A store that wakes in vain is listened to again only after a pause, which grows each time until this is called.
+        """
         for waker in self._wakers:
             waker.answered()
 

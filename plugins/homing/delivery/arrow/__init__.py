@@ -1,1 +1,1 @@
-"""Messages in Arrow's columns: what Spark's executors work on, and how one step of a run leaves them for the next."""
+"""Messages in Arrow's columns. Spark's executors work on them so, and one step of a run leaves them so for the next."""

@@ -1,4 +1,4 @@
-"""The columns messages travel in: as they come out of a store, and as the source flow leaves them."""
+"""The Arrow columns of messages: as they come out of a store, and as the source flow leaves them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Page: messages on their way from a store into a chain, as the database's driver gives them and as Arrow columns.
+"""Page: messages read from a store for a chain, both as the rows of the database's driver and as Arrow columns.
 
-A chain works on the rows, and the columns that it does not change go on as they are: neither is made from the other,
-which would cost more than most handlers.
+A chain works on the rows. Columns that it does not change go on as they are. To make columns from the rows, or rows
+from the columns, would cost more than most handlers do.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ Row = tuple[Any, ...]
 
 
 class Page(NamedTuple):
-    """The same messages twice: as rows, and as a batch of STORED columns.
+    """Some messages of a store in two forms: as rows, and as a batch of STORED columns.
 
-    `copies` says that they come from a store where settlements keep the records of failures: only there is one
-    believed.
+    `copies` says that they come from a failure store or dead-letter store. Only there is a failure record believed.
     """
 
     rows: Sequence[Row]
@@ -67,7 +66,7 @@ class Page(NamedTuple):
         return cls([tuple([row[name] for name in ROW]) for row in rows_of(batch)], batch, copies)
 
     def about(self, row: Row) -> Entry:
-        """What the ledger is to know of the message this row is about, should it fail."""
+        """Returns the entry to record if the message that this row is about fails."""
         if self.is_record(row):
             return records.about(_as_dict(row), copies=True)
         return Entry(
@@ -84,7 +83,7 @@ class Page(NamedTuple):
         return MessageContext(read(row[:_TABLE], row[_TOKEN]))
 
     def is_record(self, row: Row) -> bool:
-        """Whether this row is the record of a failure, as far as can be told without its content."""
+        """Whether this row may be a failure record. It does not look at the content."""
         return self.copies and records.may_hold_record(row[_TYPE] if len(row) == _WHOLE else None, row[_HEADERS])
 
     def unwrapped(self, row: Row, message: Message) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from homing.delivery.arrow.columns import PROCESSED
 
 
 def write(folder: str, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes these messages to a file in this folder, each batch as a group of rows; how many messages."""
+    """Writes these messages to a file in this folder, each batch as a group of rows. Returns how many messages."""
     Path(folder).mkdir(exist_ok=True)
     written = 0
     with pq.ParquetWriter(Path(folder) / "messages.parquet", PROCESSED) as file:

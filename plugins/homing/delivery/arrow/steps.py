@@ -1,4 +1,4 @@
-"""What is done with a part of a batch in Arrow's columns: run the source flow, or deliver to one destination."""
+"""Runs the source flow over a part of a batch in Arrow's columns, or delivers such a part to one destination."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(batch: Batch) -> Iterator[Page]:
 
 
 def process(step: Step, pages: Iterator[Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
+    """Runs the source flow over stored messages, up to the processor `stop`. Yields the messages that are to go on."""
     processors = step.chain.source.processors
     with step.recorder() as recorder:
         ends = stop is None or stop >= len(processors)
@@ -58,9 +58,9 @@ def process(step: Step, pages: Iterator[Page], stop: int | None = None) -> Itera
 def deliver(
     step: Step, flow_name: str, batches: Iterator[pa.RecordBatch], start: int = 0, part: Part | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Delivers processed messages to one destination, skipping those that have it; yields a tally for each batch.
+    """Delivers processed messages to one destination, except those it already has. Yields a tally for each batch.
 
-    `start` is how many of the flow's processors the messages have behind them.
+    `start` is how many of the flow's processors the messages have already gone through.
     """
     flow = step.flow(flow_name)
     if start:
@@ -79,37 +79,40 @@ def deliver(
 
 
 def counted(tally: pa.RecordBatch) -> Counter[str]:
-    """How many messages ended in each state, by what `deliver` yields."""
+    """Returns how many messages ended in each state, from a tally that `deliver` yielded."""
     return Counter({row["state"]: row["messages"] for row in rows_of(tally)})
 
 
 def about_row(row: Row, flow_name: str) -> Entry:
-    """What is recorded of a processed message, should it fail."""
+    """Returns the entry that is recorded if this processed message fails."""
     ref = MessageRef.of(row["table_id"], row["sequence"], row["id"])
     return Entry(ref, flow_name, FAILED, batch_id=row["batch_id"])
 
 
 def begin(row: Row) -> MessageContext:
-    """What the processors before left of the message. Raises UnreadableMessageError."""
+    """Returns the message as the earlier processors left it. Raises UnreadableMessageError."""
     return MessageContext(to_message(row), decode(JSON, row["properties"], row["id"]))
 
 
 class OutputBuilder:
-    """What the processors left of a page, written down at once: thousands of contexts kept until the end of it would be
-    looked through by the garbage collector again and again."""
+    """Collects the messages of a page that go on, as the processors left them.
+
+    Each message is written down as soon as it is added. Thousands of contexts that are kept until the end of the page
+    would be work for the garbage collector again and again.
+    """
 
     def __init__(self) -> None:
         self.places: list[int] = []
         self.written: dict[str, list[str]] = {"message": [], "encoding": [], "properties": []}
         #: The headers that processors changed, by place.
         self.headers: dict[int, str | None] = {}
-        #: The rows of messages, where those that were read recorded their failures, by place.
+        #: Where the row that was read is a failure record: the row of the message that failed, by place.
         self.instead: dict[int, Row] = {}
         self._weight = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether what the processors made of the messages is a portion by now: it may be more than there was."""
+        """Whether the messages collected weigh a whole portion. Processors may make them larger than they were."""
         return self._weight >= MOST_BYTES
 
     def add(self, place: int, context: MessageContext) -> None:
@@ -124,7 +127,7 @@ class OutputBuilder:
             self._weight += len(headers or "")
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What is left of this batch, with the contents and properties as they are now."""
+        """Returns the rows of this batch that go on, with the contents and properties as the processors left them."""
         rest = batch if len(self.places) == batch.num_rows else batch.take(pa.array(self.places, pa.int64()))
         if self.instead:
             instead = [self.instead.get(place, row) for place, row in zip(self.places, rows_of(rest), strict=True)]

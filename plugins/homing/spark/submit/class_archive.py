@@ -1,7 +1,7 @@
-"""The JVM's class-data archive: what takes most of a short Spark job's time is loading classes, and this spares it.
+"""The JVM's class-data archive. It spares a short Spark job the loading of classes, which takes most of its time.
 
-Made by the first job as it ends, used by those after it. The JVM looks at what an archive was made from and ignores one
-that does not fit, or is broken or missing, so that nothing depends on it.
+The first job makes it as it ends, and later jobs use it. Nothing depends on it: the JVM ignores an archive that is
+missing, broken, or made from other classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hadoop's file systems for processes without Spark: Hadoop's own shell, from the jars that Spark brings.
 
-So they are reached as the Spark jobs reach them, by the same classes and by the settings in HADOOP_CONF_DIR. What is
-given to single jobs as `spark.hadoop.*` is not known here. Each call starts a JVM, and takes seconds.
+So these processes use the same classes and the same settings in HADOOP_CONF_DIR as the Spark jobs do. Settings given to
+a single job, as `spark.hadoop.*`, are not known here. Each call starts a JVM, and takes seconds.
 """
 
 from __future__ import annotations

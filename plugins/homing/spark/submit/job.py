@@ -1,4 +1,4 @@
-"""A job of a pipeline: one of our Spark applications, and what it is started with."""
+"""Job: one of our Spark applications for one pipeline, and what is needed to start it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the master says of a Spark: whether it is on this machine, and what its executors can open."""
+"""Tells from the URL of a Spark master whether Spark runs on this machine, and what its executors can open."""
 
 from __future__ import annotations
 

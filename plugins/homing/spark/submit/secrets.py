@@ -1,8 +1,8 @@
 """How the driver of a Spark job gets the URLs of the stores, which no other process may learn.
 
-In client mode, and as a client of Spark Connect, it inherits the environment of the process that starts it. In cluster
-mode it runs elsewhere and inherits nothing; and whatever is given to it as a setting or an argument is shown by `ps`,
-by Spark's UI and in logs.
+In client mode, and as a client of Spark Connect, the driver inherits the environment of the process that starts it. In
+cluster mode it runs on another machine and inherits nothing. Settings and arguments are no way either: `ps`, Spark's UI
+and logs show them.
 """
 
 from __future__ import annotations

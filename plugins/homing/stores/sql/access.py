@@ -1,4 +1,4 @@
-"""Access: the tables of a store, made ahead of their use, and who may do what with them."""
+"""Access: makes the tables of a store ahead of their use, and says which database user may do what with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from homing.stores.sql.schema import registry_table
 
 
 class SqlAccess(StoreAccess):
-    """Of one store."""
+    """The tables of one store, and the rights to them."""
 
     def __init__(
         self, database: Database, messages: Table, name: str, live: LiveProperties, archive: Archive | None

@@ -1,4 +1,4 @@
-"""The archive: acknowledged messages out of the way, in a table cut into days that are dropped whole."""
+"""The archive: a table for acknowledged messages, on PostgreSQL. It has a part for each day, which is dropped whole."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _CHANGED = ("time_acked", "time_next", "lock_token")
 
 
 class Archive:
-    """The archive of one table of messages, on PostgreSQL. A day is made when it is needed, by the first process that
-    does."""
+    """The archive of one table of messages. The first process that needs the part for a day makes it."""
 
     def __init__(self, database: Database, messages: sa.Table) -> None:
         self._database = database
@@ -45,7 +44,7 @@ class Archive:
             self._database.require(self.table)
 
     def make(self) -> None:
-        """Has the table made now; where that cannot be done, nothing else is held up by it."""
+        """Makes the table now. If that fails, it raises, and the store goes on without the table."""
         self.require()
         try:
             self._database.prepare()
@@ -62,14 +61,14 @@ class Archive:
         return self.seen
 
     def prepare(self, now: int) -> None:
-        """Makes sure that there is room for what is acknowledged now."""
+        """Makes the part for the day of `now`, in a transaction of its own, if it is not there."""
         day = now // archive_days.LENGTH
         if day not in self._days:
             self._database.write(lambda connection: self.make_room(connection, now))
             self._days = {day}
 
     def make_room(self, connection: Connection, now: int) -> None:
-        """The same within a transaction that may not come to its end."""
+        """Makes the part for the day of `now` within the caller's transaction, if it is not there."""
         day = now // archive_days.LENGTH
         if day in self._existing(connection):
             return
@@ -91,7 +90,10 @@ class Archive:
         return connection.execute(one).first() is not None
 
     def purge(self, until: int) -> int:
-        """Drops the days that ended before then, and removes what is as old in the day that did not; how many."""
+        """Drops the days that ended before `until`, and removes the messages before it from the others.
+
+        Returns how many messages were removed.
+        """
         existing = self._database.read(self._existing)
         removed = 0
         for day in existing:

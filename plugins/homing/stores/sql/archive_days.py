@@ -1,6 +1,7 @@
-"""The days of an archive, created and dropped by a function that belongs to the archive's creator.
+"""The parts of an archive, one for each day. A function in the database makes and drops them.
 
-So a consumer needs no right to make tables: it may call the function, and the function has its owner's rights.
+The function has the rights of the user who made the archive. So a consumer needs no right to make tables, but only the
+right to call this function.
 """
 
 from __future__ import annotations

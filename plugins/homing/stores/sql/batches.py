@@ -1,4 +1,4 @@
-"""Batches as the delivery protocol uses them: leased and read without handing out messages one by one."""
+"""Batches: many messages under one lease, read as rows. The delivery protocol uses them so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEAD_PAGE = 1000
 
 
 class Batches:
-    """Reads what is held under a batch id in one table of messages."""
+    """Reads the messages that a batch holds in one table."""
 
     def __init__(self, database: Database, table: Table, archive: Archive | None) -> None:
         self._database = database

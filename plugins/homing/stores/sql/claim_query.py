@@ -1,4 +1,4 @@
-"""Finding what is to be claimed: what is due, in its order, and what a batch has already."""
+"""Finds the messages to be claimed: those that are due, in order, and those that a batch holds already."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from homing.stores.sql.statement_cache import Statements
 _TOKEN, _NEXT, _SCHEDULED = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled"))
 _SESSION = READ.index("session_id")
 _SWEEP = 1.0  # seconds
-#: What the contents weigh at most that one claim hands out, unless one message alone weighs more.
+#: How many bytes the contents have at most that one claim hands out; a single message may have more.
 CLAIMED_BYTES = 64 * 2**20
 USUAL = 0  # the priority of a message whose sender said nothing about it
 
@@ -37,18 +37,18 @@ class ClaimRequest:
 
     limit: int
     batch_id: str | None = None
-    #: None: the store's own lease, which doubles with each delivery.
+    #: For how many seconds to lease; None for the store's own lease, which doubles with each delivery.
     lease: float | None = None
     ids: Collection[str] | None = None
     session_id: str | None = None
-    #: Which partitions, of how many.
+    #: Which partitions; None for all. `of_partitions` is how many the store has.
     partitions: Collection[int] | None = None
     of_partitions: int = 0
     #: Whether messages put aside by `defer` are meant.
     deferred: bool = False
     #: Whether to read the contents too.
     contents: bool = True
-    #: Whether their weights are all that is asked for: each is the last value of its row, and nothing is locked.
+    #: Whether only the weights of the messages are asked for. Each row then ends with its weight, and is not locked.
     weighed: bool = False
     properties: SqlProperties = field(default_factory=SqlProperties)
 
@@ -62,7 +62,7 @@ _ALL, _ONE, _NONE, _BEYOND = "all", "one", "none", "beyond"
 
 
 class Shape(NamedTuple):
-    """What a statement that finds due messages depends on."""
+    """What decides the text of a statement that finds due messages. Statements are kept by it."""
 
     limit: int
     contents: bool
@@ -73,10 +73,10 @@ class Shape(NamedTuple):
 
 
 class ClaimQuery:
-    """Finds rows of one table of messages, and locks them where the database can, inside a transaction of the caller's.
+    """Finds rows of one table of messages, and locks them where the database can, inside the caller's transaction.
 
-    A row has the values of NEEDED, or those of READ where contents are wanted, or of FRESH and one more for a message
-    that has no others.
+    Without contents, a row has the values of NEEDED. With contents, it has the values of READ; or, for a fresh message,
+    the values of FRESH and a None.
     """
 
     def __init__(self, database: Database, table: Table, archive: Archive | None) -> None:
@@ -90,18 +90,18 @@ class ClaimQuery:
         self._swept = 0.0
         self._statements = Statements()
         self._failures: Table | None = None
-        #: Whether most messages found last were fresh: then of the next ones no more is asked for at first.
+        #: Whether most messages found last were fresh. If so, the next search reads no other columns at first.
         self._fresh = True
-        #: Whether messages of sessions were found: settling one of them lets the next go.
+        #: Whether messages with a session were found. When one of these is settled, the next of its session may go.
         self.has_sessions = False
 
     def wait_for(self, failures: Table) -> None:
-        """From now on, a session waits while a failure of one of its messages is unfinished in this table."""
+        """From now on, a session waits while the table `failures` has an unfinished failure of one of its messages."""
         self._failures = failures
         self._statements = Statements()
 
     def find(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
-        """What is wanted and due, in the order in which it is handed out, locked for this transaction."""
+        """Returns the rows that are wanted and due, locked, in the order in which they are handed out."""
         if wanted.ids is not None:
             return self._by_id(connection, wanted, now)
         if wanted.session_id is not None:
@@ -121,7 +121,10 @@ class ClaimQuery:
         return found
 
     def light_enough(self, connection: Connection, wanted: ClaimRequest, now: int) -> ClaimRequest:
-        """The same, of no more messages than a caller is given at once by what they weigh; of one at least."""
+        """Returns `wanted` with its limit lowered where the contents would otherwise be more than CLAIMED_BYTES.
+
+        The limit stays at least 1.
+        """
         most = CLAIMED_BYTES // wanted.properties.max_message_bytes
         if not wanted.contents or wanted.ids is not None or wanted.limit <= max(1, most):
             return wanted
@@ -132,9 +135,9 @@ class ClaimQuery:
     def held_by_batch(
         self, connection: Connection, wanted: ClaimRequest, now: int
     ) -> tuple[list[Any] | None, str | None]:
-        """The rows this batch still has to settle, and its token while the lease lasts.
+        """Returns the rows that this batch still has to settle, and the token of its lease, or None if that ran out.
 
-        None instead of rows when the batch id was never used: only then may new messages be claimed for it.
+        Instead of the rows, returns None when the batch id was never used: only then may it claim new messages.
         """
         c = self._table.c
         statement = self._select(wanted.contents).where(c.batch_id == wanted.batch_id).order_by(c.priority, c.sequence)
@@ -144,16 +147,16 @@ class ClaimQuery:
         if not found:
             known = self._archive is not None and self._archive.knows(connection, wanted.batch_id or "")
             return [] if known else None, None
-        # Plain SQL that acknowledges leaves the token where it is.
+        # A message that plain SQL has acknowledged still has its token, but no `time_next`.
         held = [row for row in found if row[_TOKEN] is not None and row[_NEXT] is not None]
         live = {row[_TOKEN] for row in held if row[_NEXT] > now}
         return held, live.pop() if len(live) == 1 else None
 
     def priorities(self, connection: Connection, *, skip_usual: bool = False) -> Iterator[int]:
-        """The priorities at which messages may wait, in order; cheap however many there are.
+        """Yields the priorities at which messages may wait, in order. Cheap, however many messages there are.
 
-        The usual one is not looked for: the search would have to pass all entries of messages that are finished but
-        not yet vacuumed.
+        The usual priority is yielded without a look: a search for it would have to pass the index entries of all
+        messages that are finished but not yet vacuumed.
         """
         yield from (row[0] for row in connection.execute(self._more_urgent).all())
         if not skip_usual:
@@ -161,7 +164,10 @@ class ClaimQuery:
         yield from (row[0] for row in connection.execute(self._less_urgent).all())
 
     def may_go(self) -> sa.ColumnElement[bool]:
-        """Whether no unfinished message of the same session is before this one, or has failed and is not done with."""
+        """A condition: a message may be handed out now, as far as its session says.
+
+        No unfinished message of its session is before it, and no failure of its session waits for a replay.
+        """
         c, e = self._table.c, self._table.alias("earlier")
         before = sa.tuple_(e.c.time_scheduled, e.c.sequence) < sa.tuple_(c.time_scheduled, c.sequence)
         same = sa.and_(e.c.session_id == c.session_id, e.c.time_next.is_not(None), before)
@@ -173,15 +179,16 @@ class ClaimQuery:
             return sa.true()
         f = self._failures.c
         same = (f.session_id == self._table.c.session_id) & f.time_next.is_not(None)
-        # One failure at a time: for an EXISTS, PostgreSQL and MariaDB may rather look through all there are.
+        # Not an EXISTS: PostgreSQL and MariaDB may look through all failures for it.
         one = sa.select(f.sequence).where(same).limit(sa.literal_column("1")).correlate(self._table)
         return one.scalar_subquery().is_(None)
 
     def _usual(self, connection: Connection, wanted: ClaimRequest, now: int) -> list[Any]:
-        """The first due messages of the usual priority, unless more urgent ones wait.
+        """Returns the first due messages of the usual priority; none if more urgent ones wait.
 
-        In front of them the index is littered with entries of messages finished but not yet vacuumed. So the search
-        begins where the last one did; from the very front every second, and when it does not find enough.
+        In the index, entries of messages that are finished but not yet vacuumed stand before them. To pass these by,
+        the search begins where the last one found its first message. Once a second, and when it does not find enough,
+        it begins at the front.
         """
         low = self._low if time.monotonic() - self._swept < _SWEEP else 0
         found = self._at(connection, wanted, now, USUAL, low=low, unless_urgent=True)
@@ -203,7 +210,7 @@ class ClaimQuery:
         low: int = 0,
         unless_urgent: bool = False,
     ) -> list[Any]:
-        """The first due messages of one priority; partition by partition, if only some are wanted."""
+        """Returns the first due messages of one priority. If only some partitions are wanted, asks for each of them."""
         found: list[Any] = []
         buckets = _buckets(wanted.partitions, wanted.of_partitions)
         random.shuffle(buckets)
@@ -219,7 +226,7 @@ class ClaimQuery:
         return found
 
     def _whole(self, connection: Connection, found: list[Any], fresh: bool) -> list[Any]:
-        """These rows, each with all that its message has: most have nothing to be asked for beyond FRESH."""
+        """Returns these rows with all values of their messages: it reads those that are not fresh once more, whole."""
         if not fresh:
             self._fresh = _most(map(is_fresh, found))
             self._look_for_sessions(found)
@@ -239,7 +246,7 @@ class ClaimQuery:
         self.has_sessions = self.has_sessions or any(row[_SESSION] is not None for row in found)
 
     def _due(self, shape: Shape) -> sa.Select[Any]:
-        """The first due messages of one priority, in the order of the index, which ends where nothing more is due."""
+        """The statement that finds the first due messages of one priority, in the order of the index."""
         c = self._table.c
         statement = (
             self._select(shape.contents, fresh=shape.fresh, weighed=shape.weighed)
@@ -247,7 +254,7 @@ class ClaimQuery:
             .where(c.time_next >= sa.bindparam("low"), c.time_next <= sa.bindparam("now"))
             .where(self.may_go())
             .order_by(c.time_next, c.sequence)
-            # A literal: a plan made for any limit would rather sort the whole table.
+            # A literal: a plan that has to fit any limit may sort the whole table.
             .limit(sa.literal_column(str(shape.limit)))
         )
         if shape.bucket != _ALL:
@@ -259,7 +266,7 @@ class ClaimQuery:
         return statement if shape.weighed else self._database.dialect.lock_free_rows(statement)
 
     def buckets(self, share: Collection[int] | None, partitions: int) -> list[sa.ColumnElement[bool]]:
-        """Which messages these partitions, of so many, have: a condition for each bucket that is looked into."""
+        """Returns conditions: a message that meets one of them is in one of these partitions, of so many."""
         return [self._in_bucket(kind, sa.literal(number)) for kind, number in _buckets(share, partitions)]
 
     def _in_bucket(self, kind: str, number: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
@@ -268,8 +275,10 @@ class ClaimQuery:
         return conditions[kind]
 
     def _in_session(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
-        """The first messages of a session, up to one that is not due; none while one of them is leased, or one has
-        failed and is not done with."""
+        """Returns the first messages of a session, up to one that is not due.
+
+        Returns none while one of them is leased, or a failure of the session waits for a replay.
+        """
         c, self.has_sessions = self._table.c, True
         mine = (c.session_id == wanted.session_id) & c.time_next.is_not(None) & self._none_failed()
         needed = sa.select(*(c[name] for name in NEEDED), weight(self._table))
@@ -285,7 +294,7 @@ class ClaimQuery:
         return found
 
     def _by_id(self, connection: Connection, wanted: ClaimRequest, now: int) -> Sequence[Any]:
-        """Those of these messages that are not leased, dead ones included; or those that are deferred."""
+        """Returns the messages with these ids that are not leased, dead ones included; or only the deferred ones."""
         c = self._table.c
         found: list[Any] = []
         # A message that is due later is not leased either.
@@ -303,7 +312,7 @@ class ClaimQuery:
     def _fetch(
         self, connection: Connection, statement: sa.Select[Any], whole: bool, values: dict[str, Any] | None = None
     ) -> list[Any]:
-        """The rows; of `whole` ones, what the application's own columns hold is in their headers."""
+        """Returns the rows. `whole` rows get what the application's own columns hold in their headers."""
         found = fetch(connection, statement, values)
         return self._columns.merge_all(found, HEADERS) if whole else found
 
@@ -319,10 +328,10 @@ class ClaimQuery:
 
 
 def _buckets(share: Collection[int] | None, partitions: int) -> list[tuple[str, int]]:
-    """Where the messages of these partitions, of so many, lie.
+    """Returns the buckets in which the messages of these partitions, of so many, lie.
 
-    What plain SQL stored belongs to no partition, and what was stored when there were more of them to none of those
-    there are: the first consumer takes it.
+    A message that plain SQL stored has no bucket. One that was stored when there were more partitions may have a bucket
+    beyond those there are now. Every consumer looks for both.
     """
     if share is None:
         return [(_ALL, 0)]
@@ -342,7 +351,7 @@ def _most(are: Iterable[bool]) -> bool:
 
 
 def _priorities(table: Table, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The priorities in the index, each found by jumping over all messages of the one before."""
+    """The statement that finds the priorities in the index. It jumps from each priority to the next."""
     waiting = table.c.time_next.is_not(None) & where
     first = sa.select(sa.func.min(table.c.priority).label("priority")).where(waiting)
     found = first.cte("priorities", recursive=True)

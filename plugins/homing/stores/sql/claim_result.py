@@ -1,4 +1,4 @@
-"""What a claim came to."""
+"""The result of a claim."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _TOKEN = READ.index("lock_token")
 
 @dataclass
 class Claimed:
-    """What was leased: messages, or nothing but their number, and the token that fences them."""
+    """What a claim leased: messages, or only their number; and the token that fences their lease."""
 
     token: str
-    #: What is still to be read: values of READ or FRESH, as they were before they were leased.
+    #: Rows that are not made into messages yet: values of READ or FRESH, as they were before they were leased.
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     #: Rows that cannot be decoded, and why. They are leased like the others.
     unreadable: list[tuple[tuple[Any, ...], str]] = field(default_factory=list)
     size: int = 0
-    #: How many of them the batch had before.
+    #: How many of the messages leased the batch had claimed before.
     again: int = 0
 
     def lease(self, batch_id: str) -> BatchLease | None:

@@ -1,4 +1,4 @@
-"""Claiming: what was found is leased by moving its `time_next` into the future."""
+"""Claiming: messages that were found are leased by moving their `time_next` into the future."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPREAD = 97  # a prime: rows are spread by their sequence number over so many p
 
 
 class Claims:
-    """Claims from one table of messages. Its methods run inside a transaction of the caller's."""
+    """Claims messages from one table. Its methods run inside the caller's transaction."""
 
     def __init__(self, database: Database, table: Table, name: str, registry: Table, finder: ClaimQuery) -> None:
         self._database = database
@@ -39,21 +39,24 @@ class Claims:
         self._statements = Statements()
 
     def claim(self, connection: Connection, wanted: ClaimRequest) -> Claimed:
-        """Leases what is wanted and due; what crashed or waited too long is kept aside as dead instead."""
+        """Leases messages that are wanted and due.
+
+        A message that crashed too often or waited too long is kept aside as dead instead.
+        """
         now = self._database.now()
         claimed = Claimed(new_token(now))
         if wanted.batch_id is None:
             self._claim_new(connection, wanted, claimed, now)
             return claimed
         if self._database.dialect.locks_rows:
-            # Two who claim for the same batch at once must not both find it unused.
+            # Of two processes that claim for the same batch at once, only one may find that it has no messages yet.
             one = sa.select(self._registry.c.name).where(self._registry.c.name == self._table.name)
             connection.execute(one.with_for_update())
         known, token = self._finder.held_by_batch(connection, wanted, now)
         claimed.token = token or claimed.token
         if known is not None:
-            # A consumer that leases a batch without reading it learns of crashes from its ledger: being late is not a
-            # crash.
+            # A run that leases its batch without the contents learns of crashes from its ledger. A lease that ran out
+            # means only that the run was late.
             self._lease(connection, known, wanted, claimed, now, late=not wanted.contents)
             claimed.again = claimed.size
         if known is None or wanted.ids is not None:
@@ -61,7 +64,7 @@ class Claims:
         return claimed
 
     def expire(self, connection: Connection) -> int:
-        """Dead-letters what is not leased and has been due for longer than its time to live; returns how many."""
+        """Dead-letters messages that are not leased, and due for longer than their time to live. Returns how many."""
         c, now = self._table.c, self._database.now()
         free = c.time_next.is_not(None) & sa.or_(c.lock_token.is_(None), c.time_next <= now)
         statement = self._table.update().where(free, c.time_scheduled + c.time_to_live <= now)
@@ -75,7 +78,7 @@ class Claims:
             if not found:
                 return
             self._lease(connection, found, wanted, claimed, now)
-            # All that was due is kept aside by now, or was not due after all: there may be more behind it.
+            # If none of those found was leased, they are dead now, or due later: look for more messages behind them.
             if claimed.size > before or wanted.ids is not None:
                 return
 
@@ -89,8 +92,10 @@ class Claims:
         *,
         late: bool = False,
     ) -> None:
-        """Puts these rows under the lease, save those that come to another end. A lease that ran out counts as a crash,
-        unless its holder is only `late`."""
+        """Leases these rows, except those that are dead or turn out to be due later.
+
+        An earlier lease that ran out counts as a crash of the row's message, except with `late`.
+        """
         fates: dict[str | None, list[Any]] = {None: [], _EARLY: [], CRASHED: [], EXPIRED: []}
         taken, early = fates[None], fates[_EARLY]
         for row in found:
@@ -110,10 +115,10 @@ class Claims:
             if wanted.contents:
                 claimed.rows += taken
             if at_work:
-                claimed.read()  # which takes less time than it takes the server to write
+                claimed.read()  # meanwhile: reading takes less time than the server needs to write
 
     def _leases(self, wanted: ClaimRequest, token: str, now: int, late: bool) -> tuple[sa.Update, dict[str, Any]]:
-        """The statement that leases, and its parameters."""
+        """Returns the statement that leases, and its parameters."""
         properties = wanted.properties if wanted.lease is None else None
         parameters: dict[str, Any] = {"now": now, "token": token, "batch": wanted.batch_id}
         if wanted.lease is not None:
@@ -121,7 +126,10 @@ class Claims:
         return self._statements.get(self._leasing, properties, wanted.ids is not None, late), parameters
 
     def _leasing(self, properties: SqlProperties | None, named: bool, late: bool) -> sa.Update:
-        """`properties` of the store whose own lease it is; None when the lease was asked for."""
+        """Returns the statement that leases rows.
+
+        `properties` say how long the store's own lease is; they are None when the caller said for how long to lease.
+        """
         c, now, token = self._table.c, sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("token", type_=sa.String)
         ran_out = c.lock_token.is_not(None) & (c.time_next <= now)
         # In this order: MySQL assigns from left to right, and each assignment sees those before it.
@@ -138,7 +146,7 @@ class Claims:
         return self._changes(values)
 
     def _own_lease(self, properties: SqlProperties) -> Any:
-        """How long the store's own lease is: doubled with each delivery up to its cap, the first as it is."""
+        """How long the store's own lease is, as an expression: it doubles with each delivery, up to `max_ack_wait`."""
         c = self._table.c
         waits = properties.doublings(properties.ack_wait)
 
@@ -185,7 +193,7 @@ class Claims:
 
 
 def _fate(row: Sequence[Any], wanted: ClaimRequest, now: int, late: bool) -> str | None:
-    """What a due message comes to instead of being leased; None for nothing else."""
+    """Returns what becomes of a due message instead of a lease; None if it is to be leased."""
     _, due, _, crashes, token, scheduled, life = row[: len(NEEDED)]
     try:
         if due == 0 and scheduled > now:

@@ -1,7 +1,7 @@
-"""The types of the application's own columns: how each is declared, what header fits it, and what header it becomes.
+"""The types of the application's own columns: how each is declared, which headers fit, and how it becomes a header.
 
-A header is JSON. So a time travels as its ISO 8601 text, and a decimal as a number, or as the text of its digits where
-a number would round it.
+A header is JSON. So a time becomes its ISO 8601 text. A decimal becomes a number, or the text of its digits if a number
+would round it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UnfitError(ValueError):
 
 
 class Verbatim(UserDefinedType[Any]):
-    """A type as each database spells it, whose values are the driver's own."""
+    """A type that each database spells in its own way. Its values are passed to and from the driver as they are."""
 
     cache_ok = True
 
@@ -58,8 +58,12 @@ def _spell(element: Verbatim, compiler: Any, **_options: Any) -> str:
 
 @dataclass(frozen=True)
 class ColumnType:
-    """`fit` makes the column's value of a header, or raises UnfitError. `parse` makes the same of what the database
-    gives, or something else of what is not of this type, which SQLite takes too; and `show` a header of that."""
+    """A type that a column of the application may have.
+
+    `fit` turns a header into the column's value, or raises UnfitError. `parse` turns what the database gives into such
+    a value; SQLite may also give values of other types, which it turns into something else. `show` turns what `parse`
+    returned into a header.
+    """
 
     sql: TypeEngine[Any]
     fit: Callable[[Any], Any]
@@ -67,7 +71,7 @@ class ColumnType:
     show: Callable[[Any], Any]
     #: A value that fits.
     sample: Any
-    #: Whether the database is to give it as a text: drivers refuse some of its values, and with them all of a page.
+    #: Whether to read the column as text. Otherwise a driver that refuses one value refuses the whole page.
     as_text: bool = False
 
 

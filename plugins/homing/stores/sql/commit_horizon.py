@@ -1,7 +1,7 @@
-"""Settled: up to which sequence number nothing can appear any more.
+"""The commit horizon: the sequence number up to which no further message can appear in a table.
 
-A transaction takes its numbers when it writes and shows them when it commits, which may be hours later: by then higher
-numbers have long been there. Who reads a table in the order of its numbers must not go past one that is still to come.
+A transaction takes its numbers when it writes, and its messages appear when it commits. That may be hours later, when
+higher numbers have been there for long. A reader that goes by the numbers must not go past one that is still to come.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ _PREPARED = "-1/"  # how PostgreSQL calls a transaction that was prepared, whate
 
 
 def settled(database: Database, table: Table, after: int, patience: float = PATIENCE) -> int:
-    """A number from `after` on, up to which no transaction that is open can bring a message: `after` itself when that
-    is not known after so many seconds."""
+    """Returns a number up to which no open transaction can add a message; it is `after` or higher.
+
+    It waits for open transactions for `patience` seconds, and returns `after` if they have not ended by then.
+    """
     if not database.dialect.locks_rows:
         return _newest(database, table, after)  # one writer at a time: its numbers are in the order of the commits
     if database.dialect.reads_uncommitted:
@@ -48,7 +50,10 @@ def _newest(database: Database, table: Table, after: int) -> int:
 
 
 def _once_writers_are_done(database: Database, table: Table, after: int, patience: float) -> int:
-    """The newest number there is, when all have ended that wrote after it was there: lower ones were taken before."""
+    """Returns the newest number, once all transactions have ended that were writing when it was there.
+
+    Every lower number was taken by one of these, or by a transaction that had ended before.
+    """
     newest = _newest(database, table, after)
     if newest == after:
         return after

@@ -1,4 +1,4 @@
-"""Transactions: how they are tried, and how a database's errors become ours."""
+"""Runs transactions, tries one again when the database asks for it, and turns the database's errors into ours."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TOLERATED_SKEW = NANOSECONDS // 20
 
 
 class Database:
-    """One database as one store sees it: transactions that write, transactions that read, the schema made once.
+    """One store's access to its database: runs transactions that write or read, and makes the tables once.
 
     With `read_only` the database itself refuses to write, and no table is made.
     """
@@ -202,7 +202,10 @@ class Database:
                 return work(connection)
 
     def read_uncommitted(self, work: Callable[[Connection], Result]) -> Result:
-        """The same, seeing also what others have not committed yet, where `dialect.reads_uncommitted`."""
+        """Runs `work` in a transaction that reads, and sees what other transactions have not committed yet.
+
+        Only where `dialect.reads_uncommitted`.
+        """
         with self.translated("read from"):
             self._make_schema()
             with self._reader.execution_options(isolation_level="READ UNCOMMITTED").begin() as connection:
@@ -292,7 +295,7 @@ class Database:
         self._engine.dispose()
 
     def make(self, table: Table) -> None:
-        """Makes this table now, or what is missing of it. Who may not is refused, and can do everything else."""
+        """Makes this table now, or what is missing of it. A user who may not is refused, and can do everything else."""
         with self.translated("change the tables of"), self._inside():
             self._make_schema()
             with self._lock:
@@ -360,7 +363,7 @@ class Database:
             return [str(table.name) for table in incomplete]
 
     def _make(self, tables: Sequence[Table]) -> list[Table]:
-        """Makes those of these tables that are missing, and what others of them lack; which they were."""
+        """Makes those of these tables that are missing, and what others of them lack. Returns which they were."""
         with self._reader.begin() as connection:
             incomplete = self._incomplete(connection, tables)
         if incomplete and self._read_only:

@@ -1,4 +1,4 @@
-"""What the three databases do not say in the same words."""
+"""Where PostgreSQL, SQLite and MySQL (or MariaDB) differ: each in a Dialect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ SCHEMA_PATIENCE = 60  # seconds MySQL waits for the lock for changing tables; th
 
 
 def with_driver(url: URL) -> URL:
-    """The URL with the driver this store speaks through; raises when that is not installed, or another is asked for."""
+    """Returns the URL with the driver that the SQL store uses.
+
+    Raises ConfigurationError if the URL asks for another driver, and MissingExtraError if it is not installed.
+    """
     scheme, _, driver = url.drivername.partition("+")
     full, package, extra = _DRIVERS[scheme]
     if driver and driver != full.partition("+")[2]:
@@ -43,15 +46,15 @@ def with_driver(url: URL) -> URL:
 
 
 class Dialect:
-    """PostgreSQL's words; the other two differ from it below."""
+    """How PostgreSQL does it. The other databases have subclasses, which override what is different there."""
 
     #: How many ids go into one statement.
     chunk = 10_000
-    #: How many bytes go into one text; what the server calls that.
+    #: How many bytes one text may have, and what the server calls this limit.
     most_at_once, called = 900_000_000, "the longest text of a database"
-    #: Whether texts travel within the statement.
+    #: Whether the driver writes texts into the statement, where they need quoting.
     quotes = False
-    #: Whether rows are locked one by one; otherwise one writer has the database for itself.
+    #: Whether rows are locked one by one; otherwise only one process writes at a time.
     locks_rows = True
     #: Whether a table can be cut into parts that are dropped whole.
     drops_partitions = True
@@ -59,21 +62,25 @@ class Dialect:
     keeps_types = True
     #: Whether a transaction may see what others have not committed yet.
     reads_uncommitted = False
-    #: Whether it has users whose rights can be asked for.
+    #: Whether the store can ask which rights the database's user has.
     tells_rights = True
 
     def insert_new(self, table: Table) -> sa.Insert:
-        """An insert that leaves out what is there already, by id."""
+        """Returns an insert that leaves out rows whose id is there already."""
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=["id"])
 
     def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
-        """Insert, or set the values inserted; `changed` maps columns to functions of the row that could not be."""
+        """Returns an insert that changes the row instead where one with the same `keys` is there already.
+
+        `changed` says what to change: it maps each column to a function that takes the row which was to be inserted,
+        and returns the new value. Without it, all columns other than the keys get the values of that row.
+        """
         insert = postgresql.insert(table)
         return insert.on_conflict_do_update(index_elements=keys, set_=_changes(table, keys, insert.excluded, changed))
 
     def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
-        """The same for rows that `write_many` hands over all at once."""
-        # As one JSON text: the driver would write every value on its own, and the server answer for every row.
+        """Returns such a statement for many rows at once. `write_many` runs it."""
+        # As one JSON text: otherwise the driver would write every value on its own, and the server answer every row.
         given = sa.func.json_to_recordset(sa.cast(sa.bindparam("rows", type_=sa.Text), postgresql.JSON))
         rows = given.table_valued(*(sa.column(column.name, column.type) for column in table.c))
         insert = postgresql.insert(table).from_select(
@@ -84,18 +91,18 @@ class Dialect:
     def write_many(
         self, connection: Connection, statement: sa.Insert, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Runs what `upsert_many` made, for these rows, every column of each given, one after the other."""
+        """Runs a statement of `upsert_many` for these rows, in their order. Each row has all columns."""
         for part in _without_repeats(rows, keys):
             # The server takes no text of a gigabyte, and would die of several of half of that.
             for portion in portions(part, _bytes_of):
                 connection.execute(statement, {"rows": encode_json(portion)})
 
     def among(self, column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """Whether the column is one of these values, of which there may be `chunk`."""
+        """A condition: the column has one of these values. There may be `chunk` values at most."""
         return self.is_in(column, sa.bindparam("among", self.listed(column, values), unique=True))
 
     def is_in(self, column: sa.ColumnElement[Any], parameter: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
-        """The same for values that are named now and given, as `listed` writes them, when the statement is run."""
+        """A condition: the column has one of the values of a parameter, which gets them as `listed` writes them."""
         kind = sa.BigInteger if isinstance(column.type, sa.Integer) else sa.Text
         return column == sa.any_(sa.cast(parameter, postgresql.ARRAY(kind)))
 
@@ -104,22 +111,22 @@ class Dialect:
         return "{" + ",".join(map(str, values)) + "}" if isinstance(column.type, sa.Integer) else list(values)
 
     def lock_free_rows(self, statement: sa.Select[Any]) -> sa.Select[Any]:
-        """The statement, skipping rows that another transaction has locked."""
+        """Returns a statement that locks the rows, and leaves out those that another transaction has locked."""
         return statement.with_for_update(skip_locked=True)
 
     def begin(self, connection: Connection) -> None:
-        """Makes sure that a caller's connection has begun its transaction, so that a savepoint does not become it."""
+        """Begins the transaction on a caller's connection if the driver has not: a savepoint needs one around it."""
 
     def lock_schema(self, connection: Connection) -> None:
         """Keeps every other process from changing tables until the transaction ends, or `unlock_schema`."""
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(SCHEMA_LOCK)))
 
     def unlock_schema(self, connection: Connection) -> None:
-        """For databases whose schema changes end transactions."""
+        """Lets other processes change tables again, where changing a table ends the transaction and not the lock."""
 
 
 class RowByRow(Dialect):
-    """Databases whose drivers take many rows as such."""
+    """A database whose driver takes many rows in one call."""
 
     def upsert_many(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any]) -> sa.Insert:
         return self.upsert(table, keys, changed)
@@ -170,15 +177,16 @@ class Mysql(RowByRow):
     reads_uncommitted = True
 
     def insert_new(self, table: Table) -> sa.Insert:
-        # Not INSERT IGNORE, which would also cut values to size and ignore that. A row of another id was met by a
-        # unique index that is not ours: a null for an id is refused, where leaving the message out would lose it.
+        # Not INSERT IGNORE: it would also shorten values that are too long, without an error. If the row that is there
+        # already has another id, a unique index that is not ours has refused the new one. To leave the new one out
+        # would lose a message. So its id is set to NULL, which the server refuses with an error.
         insert = mysql.insert(table)
         same = sa.case((table.c.id == insert.inserted.id, table.c.id), else_=sa.null())
         return insert.on_duplicate_key_update(id=same)
 
     def upsert(self, table: Table, keys: Sequence[str], changed: Mapping[str, Any] | None = None) -> sa.Insert:
         insert = mysql.insert(table)
-        # Assignments are made from left to right, and each sees those before it.
+        # MySQL assigns from left to right, and each assignment sees those before it.
         changes = _changes(table, keys, insert.inserted, changed)
         return insert.on_duplicate_key_update(list(changes.items()))
 
@@ -214,7 +222,7 @@ def _changes(table: Table, keys: Sequence[str], new: Any, changed: Mapping[str, 
 def write_rows(
     connection: Connection, statement: sa.Insert, names: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Runs an insert of these columns for each of these rows; what a row leaves out is NULL."""
+    """Inserts these columns of these rows. A column that a row does not have is NULL."""
     text, order = _compiled(statement, connection.dialect, tuple(names))
     if order is None:
         connection.execute(statement, [{name: row.get(name) for name in names} for row in rows])
@@ -225,13 +233,14 @@ def write_rows(
 
 @lru_cache(maxsize=100)
 def _compiled(statement: sa.Insert, dialect: sa.Dialect, names: tuple[str, ...]) -> tuple[str, Sequence[str] | None]:
-    """The statement's text and the order of its values, where they have one."""
+    """Returns the text of the statement, and the order of its values if the driver takes them by position."""
     compiled = statement.compile(dialect=dialect, column_keys=names)
     return str(compiled), getattr(compiled, "positiontup", None)
 
 
 def _without_repeats(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Iterator[list[Mapping[str, Any]]]:
-    """The rows in as few parts as have no key twice: PostgreSQL changes no row twice in one statement."""
+    """Yields the rows in parts, so that no part has the same key twice: PostgreSQL refuses to change a row twice in one
+    statement."""
     part: list[Mapping[str, Any]] = []
     seen: set[tuple[Any, ...]] = set()
     for row in rows:

@@ -1,7 +1,7 @@
-"""Which options a URL may hand to a database's driver: those that say how to reach a server, and how safely.
+"""The options that a URL may pass to a database's driver: those for reaching a server, and for doing so safely.
 
-Everything else is refused, because drivers have options that read this machine's files for any server that answers as
-the server (`local_infile`), run statements or load settings from elsewhere.
+All others are refused. With some options of drivers, a false server could read files of this machine (`local_infile`);
+others run statements, or load settings from elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Durability: what `store` promises, a server must keep. Asked for where a connection can, else checked as it is made.
+"""Durability: makes sure that the server keeps what it has confirmed, as `store` promises.
 
-A server that forgets what it confirmed when its machine loses power is refused, unless the URL says that it is known:
-`durability=relaxed`.
+Where a connection can ask the server for it, it does. Otherwise the server's settings are checked when the connection
+is made. A server that may forget what it confirmed, when its machine loses power, is refused, unless the URL accepts
+that with `durability=relaxed`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _warned: set[str] = set()
 
 
 def check_postgresql(answer: Sequence[Any], *, relaxed: bool) -> None:
-    """Raises ConfigurationError where commits do not reach the disk, whatever is asked for."""
+    """Raises ConfigurationError where commits on PostgreSQL do not reach the disk, even if a connection asks for it."""
     _, synced, whole_pages = answer
     if synced != "on":
         _refuse("PostgreSQL runs with fsync=off", relaxed=relaxed)
@@ -53,7 +54,8 @@ def check_postgresql(answer: Sequence[Any], *, relaxed: bool) -> None:
 
 
 def check_mysql(answer: Sequence[Any], *, relaxed: bool) -> None:
-    """The same of MySQL and MariaDB, where a connection cannot ask for anything."""
+    """Raises ConfigurationError where commits on MySQL or MariaDB do not reach the disk. A connection cannot ask for
+    it."""
     flushed, logged, synced = answer
     if flushed not in _MYSQL_SYNCED:
         _refuse(f"the server runs with innodb_flush_log_at_trx_commit={flushed}, not 1", relaxed=relaxed)

@@ -1,4 +1,4 @@
-"""Connections: how each database is set up for the store, and how long a network that says nothing is waited for."""
+"""Connections: sets each database's connections up for the store, and says how long to wait for a silent network."""
 
 from __future__ import annotations
 

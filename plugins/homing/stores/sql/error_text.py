@@ -1,7 +1,7 @@
-"""What a database's error may be told as: its code, and the names of what it is about. Never the values.
+"""The text of a database's error that may be shown: its code, and the names of tables and columns. Never values.
 
-Databases quote: PostgreSQL shows the refused row in its DETAIL, MySQL the value in the text itself. A message's content
-would reach every log on the way. So only what is known to be free of values is passed on.
+Databases quote values: PostgreSQL shows the refused row in its DETAIL, MySQL the value in the text itself. So the
+content of a message would reach logs. Therefore only those parts are passed on that are known to hold no values.
 """
 
 from __future__ import annotations

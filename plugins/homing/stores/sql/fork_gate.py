@@ -15,7 +15,7 @@ from homing.errors import StoreError
 
 
 class Gate:
-    """Lets any number of threads through. Shutting it waits until all threads inside are out."""
+    """Lets any number of threads in until it is shut. Shutting it waits until all threads inside have left."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,7 +1,7 @@
-"""Messages and leases from a time to come: written while this machine's clock was ahead, they would wait until it is
-there again.
+"""Finds messages and leases with times in the future, written while this machine's clock was ahead.
 
-Only SQLite's consumers go by the clock of a machine; the others go by their server's.
+They would have to wait until the clock reaches those times again. This concerns only SQLite, whose consumers use their
+machine's clock. The other databases use their server's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOLERATED = NANOSECONDS  # clocks are set by less all the time
 
 
 class Strays:
-    """Brings what one table of messages has from the future back to now."""
+    """Sets messages and leases of one table that are in the future by mistake back to now."""
 
     def __init__(self, database: Database, table: Table, name: str) -> None:
         self._database = database
@@ -35,7 +35,8 @@ class Strays:
         self._last = 0
 
     def bring_back(self, properties: SqlProperties) -> None:
-        """Looks for strays, if it is time to: at first, now and then, and when the clock was set back."""
+        """Looks for such messages and sets them back. It looks the first time, then every few seconds, and when the
+        clock was set back."""
         if self._database.dialect.locks_rows:
             return
         now, tick = self._database.now(), time.monotonic()
@@ -53,7 +54,7 @@ class Strays:
                 log.warning("the clock was ahead: %d messages of store %r wait no longer for it", found, self._name)
 
     def _unheld(self, ahead: int, properties: SqlProperties) -> sa.ColumnElement[bool]:
-        """Stored in the future and not scheduled, or released there: scheduled is what has a time of its own."""
+        """A condition: the message was stored or released in the future, and its sender did not schedule it."""
         c = self._table.c
         stored = (c.epoch == 0) & (c.time_created > ahead) & (c.time_scheduled <= c.time_created)
         longest = properties.backoffs()[-1] if properties.backoff else 0
@@ -61,7 +62,7 @@ class Strays:
         return (c.time_next > ahead) & c.lock_token.is_(None) & sa.or_(stored, released)
 
     def _held(self, ahead: int) -> sa.ColumnElement[bool]:
-        """Claimed in the future."""
+        """A condition: the message was claimed in the future."""
         c, first = self._table.c, token_from(ahead)
         tells_its_time = sa.func.instr(c.lock_token, "-") == len(first) + 1
         return (c.time_next > ahead) & tells_its_time & (c.lock_token > first)

@@ -1,7 +1,7 @@
 """The application's own columns: filled from a message's headers, and read back onto them.
 
-A header that does not fit is one message's fault, so it is told from everything else that a database may refuse: the
-error names the message, the header and its column, never the value.
+If a header does not fit its column, only its message is at fault. So that gets an error of its own, which names the
+message, the header and the column, but never the value.
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ class HeaderColumns:
         ]
 
     def merge_all(self, rows: list[tuple[Any, ...]], place: int) -> list[tuple[Any, ...]]:
-        """The same rows without what `selected` added at their ends, which is in their headers instead, the text at
-        `place`."""
+        """Moves what `selected` added at the ends of these rows into their headers, the text at `place`.
+
+        Returns the rows.
+        """
         width = len(self._types)
         if not width:
             return rows
@@ -86,10 +88,10 @@ class HeaderColumns:
         ]
 
     def merge(self, text: Any, values: Sequence[Any]) -> Any:
-        """The headers in this text, as a text again, with what the columns hold: plain SQL may have written there.
+        """Returns the headers in this text, as a text again, with what the columns hold: plain SQL may have changed it.
 
-        A header stands as it was written while its column says the same or nothing. Headers that cannot be read are
-        left as they are: who reads the message reports it.
+        A header stays as it was written while its column holds an equal value or none. Headers that cannot be read stay
+        as they are; reading the message then reports the fault.
         """
         try:
             headers = decode_headers(text)

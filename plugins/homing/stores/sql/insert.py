@@ -1,4 +1,4 @@
-"""Storing: many rows at once, all or none, leaving out ids that are known."""
+"""Stores many rows at once, all or none, and leaves out those whose ids are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATEMENTS = 10_000  # rows handed to the driver at once
 
 
 class CopyEndedError(Exception):
-    """Ends a COPY in place of the fault of a row. The server writes its text into its log, where no content belongs."""
+    """Ends a COPY when a row cannot be stored. The server logs its text, so that says nothing about the row."""
 
     def __init__(self, fault: UnstorableContentError) -> None:
         super().__init__("a message cannot be stored")
@@ -31,8 +31,11 @@ class CopyEndedError(Exception):
 
 
 class NewRows:
-    """The rows of contents or Messages, in order, each made by `make` when it is first asked for, and then kept: so
-    PostgreSQL takes in the first while the next is made."""
+    """The rows to insert for contents or Messages, in order.
+
+    `make` makes each row when it is first asked for; then it is kept. So PostgreSQL takes in one row while the next is
+    made.
+    """
 
     def __init__(self, items: Iterable[Any], make: Callable[[Any], dict[str, Any]]) -> None:
         self._items = list(items)
@@ -54,7 +57,7 @@ class NewRows:
             pass
 
     def columns(self) -> list[str]:
-        """All that one of them has a value for. What is nothing but content always has the same."""
+        """Returns the columns for which a row has a value. All rows made from contents have the same columns."""
         alike = not any(isinstance(item, Message) for item in self._items)
         return sorted(next(iter(self)) if alike else set().union(*self))
 

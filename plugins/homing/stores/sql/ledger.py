@@ -30,7 +30,7 @@ _REPLACED = ("destination", "result", "error", "snapshot", "batch_id", "run_id")
 
 
 class SqlLedger(Ledger):
-    """Shares the connections of the store it stands beside, and is closed with it."""
+    """The ledger of one store. It uses the store's connections, and is closed with the store."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Waiting for a message: until the next one is due, or PostgreSQL says that one may be."""
+"""Waits for a message, until the next one is due or PostgreSQL says that one may be due."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def notify(connection: Connection, channel: str, *, pledged: bool = False) -> No
 
 
 class WakeUp:
-    """One store's waiting. Thread-safe; only one thread at a time listens, others look again and again."""
+    """Waits for messages of one store. Thread-safe. One thread at a time listens; others look again and again."""
 
     def __init__(self, database: Database, channel: str) -> None:
         self._database = database

@@ -23,7 +23,7 @@ _MOST_BYTES = 8 * 2**10  # of a selection, and of an outcome
 
 
 class SqlOperations(OperationLog):
-    """Shares the connections of the store it stands beside, and is closed with it."""
+    """The record of operations of one store. It uses the store's connections, and is closed with the store."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database

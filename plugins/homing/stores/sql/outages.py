@@ -1,8 +1,7 @@
-"""What a database's error means: that it is away for now, that a table is gone, that something is not permitted, or
-something else.
+"""Tells what a database's error means: an outage, a missing table, a missing right, or something else.
 
-An outage is an error that passes without a change of a message, a statement or a table: a server that cannot be
-reached, starts, stops, is only to be read from, is full, or has too many who ask.
+An outage is an error that may go away although messages, statements and tables stay as they are. So it is with a server
+that cannot be reached, is starting or stopping, is read-only, is full, or has too many connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store can be told: by its URL, or for all its consumers at once by `configure`."""
+"""The settings of a SQL store: those a URL gives to one consumer, and those `configure` gives to all consumers."""
 
 from __future__ import annotations
 
@@ -58,15 +58,17 @@ class SqlProperties:
     ack_wait: Lease = 30.0
     #: No lease of the store's own lasts longer.
     max_ack_wait: Lease = 3600.0
-    #: Leases after the first are spread by up to this part of them, so that what failed together comes back apart.
+    #: Leases after the first are longer (at the longest, shorter) by up to this share, so that messages that failed
+    #: together come back at different times.
     jitter: NotNegative = 0.1
     #: How often a lease may run out before the message is kept aside as dead.
     max_deliveries: AtLeastOne = 5
     #: How long a released message waits; 0: not at all.
     backoff: NotNegative = 0.0
-    #: Each such wait is so many times the one before, up to `max_backoff`, and up to this part of it shorter.
+    #: Each further wait is so many times as long as the one before, up to `max_backoff`.
     backoff_multiplier: Factor = 2.0
     max_backoff: Positive = 3600.0
+    #: Each wait is shorter by up to this share, so that messages that were released together come back apart.
     backoff_jitter: Share = 0.0
     #: For how long an id is known after its message was stored; 0: as long as the message is kept.
     duplicate_window: NotNegative = 0.0
@@ -130,7 +132,7 @@ def _delays(policy: RetryPolicy) -> list[int]:
 
 @dataclass(frozen=True)
 class SqlOptions:
-    """What a consumer says when it opens a store: its name, its shape, and the properties it takes for granted."""
+    """What a consumer says when it opens a store: which store, how to reach it, and the properties it starts from."""
 
     name: str = "messages"
     #: Into how many parts the store is cut, so that consumers can share it out; 0: not at all.

@@ -1,4 +1,4 @@
-"""Looking at a store without claiming anything, and clearing away what is finished."""
+"""Looks at a store without claiming anything, and removes finished messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PURGE_CHUNK = 5_000
 
 
 class SqlView(StoreView):
-    """Reads one table of messages."""
+    """A view of one table of messages."""
 
     def __init__(self, database: Database, table: Table, finder: ClaimQuery, archive: Archive | None) -> None:
         self._database = database

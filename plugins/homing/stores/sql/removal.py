@@ -1,4 +1,4 @@
-"""Removal: the rows of a message, whatever their state."""
+"""Removal: removes all rows of a message, whatever their state."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Roles: what each of those who work with a store may do in its database, as GRANT statements of PostgreSQL.
+"""Roles: what producers, consumers, operators and auditors may do in a database, as GRANT statements of PostgreSQL.
 
     producer    stores messages; reads none, its own included
     consumer    runs a pipeline or a listener: claims, settles, keeps the ledger, dead-letters
     operator    a consumer who also changes things by hand, which is written down as operations
     auditor     reads everything, and changes nothing
 
-None of them makes or changes tables: that is `homing init`, run by their owner.
+None of them makes or changes tables. The owner of the tables does that, with `homing init`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ _FATE = {
 
 @dataclass(frozen=True)
 class StoreTables:
-    """The tables of one store. `beside` are the ledger's, where it has one; `forgets` says that storing may make room
-    for an id that is known, as `duplicate_window` has it."""
+    """The tables of one store.
+
+    `beside` are the tables of its ledger, if it has one. `forgets` says that storing may remove a message so that its
+    id can be used again, as it may with `duplicate_window`.
+    """
 
     messages: Table
     registry: Table
@@ -45,7 +48,7 @@ class StoreTables:
 
 @dataclass(frozen=True)
 class Right:
-    """To do something with a table (with some of its columns, where they are named), a sequence or a function."""
+    """The right to do something with a table (or with some of its columns), a sequence or a function."""
 
     privileges: tuple[str, ...]
     kind: str

@@ -1,4 +1,4 @@
-"""Weights: what the contents of rows weigh, asked of the database before it sends them."""
+"""Weights: asks the database how many bytes the contents of rows have, before it sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as the SQL store asks for them: the states of rows, and what tells a message that is nothing but its content."""
+"""Rows: expressions for the state of a row, and for whether a message is fresh, with nothing but its content."""
 
 from __future__ import annotations
 

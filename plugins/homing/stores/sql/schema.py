@@ -5,9 +5,9 @@
     update homing_orders set time_acked = :now, time_next = null where id in (...) and time_acked is null
     update homing_orders set time_next = :when, epoch = :epoch where id in (...) and time_acked is null
 
-All times are Unix nanoseconds. `time_next` says everything about when a message may be handed out: the time it is due,
-or the end of its lease while `lock_token` is set; NULL once it is acknowledged, dead or deferred; 0, which only plain
-SQL leaves there, for "at time_scheduled".
+All times are Unix nanoseconds. `time_next` says when a message may be handed out: when it is due, or while `lock_token`
+is set, when its lease ends. It is NULL for a message that is acknowledged, dead or deferred. Plain SQL that stores a
+message leaves it at 0: such a message is due at `time_scheduled`.
 """
 
 from __future__ import annotations

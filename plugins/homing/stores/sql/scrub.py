@@ -1,4 +1,4 @@
-"""Scrub: what a database still has, in its files, of rows that were removed."""
+"""Scrub: makes a database remove from its files what is left there of removed rows, as far as a client can."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _PAUSE = 0.1
 
 
 def scrub(database: Database, tables: Sequence[str], patience: float = _PATIENCE) -> str | None:
-    """Has the database let go of what was removed from these tables, as far as a client can; what is left to do, in
-    words, or None for nothing.
+    """Makes the database remove from its files what is left of removed rows of these tables, as far as a client can.
 
-    Raises StoreUnavailableError where others keep SQLite from it.
+    Returns in words what is left to do, or None. Raises StoreUnavailableError if other processes keep SQLite from it.
     """
     if database.backend == "sqlite":
         _rewrite_sqlite(database, patience)

@@ -29,10 +29,10 @@ _SPREAD = 1000  # how many different ends the waits of messages released togethe
 
 @dataclass(frozen=True)
 class Change:
-    """What is written on a message that is settled."""
+    """What a settlement writes into the row of a message."""
 
     values: Mapping[str, Any]
-    #: What depends on the row.
+    #: Values that depend on the row.
     computed: Mapping[str, sa.ColumnElement[Any]] = field(default_factory=dict)
     #: What becomes of a message that is acknowledged.
     after: str = KEPT
@@ -53,7 +53,7 @@ Leased = KnownLease | Message
 
 
 class NotHeldError(Exception):
-    """Ends the transaction in which some messages turned out not to be held; the store then says which and why."""
+    """Ends a transaction because some of its messages are not held. The store then says which these are, and why."""
 
 
 class Settlements:

@@ -1,4 +1,4 @@
-"""Statements built once and kept: putting one together takes longer than running it for one message."""
+"""Builds each statement once and keeps it: to build one takes longer than to run it for one message."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Built = TypeVar("Built", bound=sa.Executable)
 
 
 class Statements:
-    """The statements of one table, each by what it depends on; what changes from run to run are its parameters."""
+    """The statements of one table. The key of each is what its text depends on; the values in it are parameters."""
 
     def __init__(self) -> None:
         self._built: dict[Hashable, Any] = {}
 
     def get(self, build: Callable[..., Built], *depends_on: Hashable) -> Built:
-        """What `build` makes of this, now or before."""
+        """Returns the statement that `build` makes from these arguments. It is built only if it is not kept yet."""
         key = (build.__name__, *depends_on)
         found = self._built.get(key)
         if found is None:

@@ -92,7 +92,7 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
 class SqlStore(PipelineStore):
     """Messages in a SQL table.
 
-    What it does is parted among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
+    Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
     `SqlView`, `Batches`, `SqlAccess`, `SqlErasure`.
     """
 
@@ -525,7 +525,7 @@ class SqlStore(PipelineStore):
         return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
-        """The claimed messages; what cannot be decoded is kept aside, so that its neighbours are delivered."""
+        """Returns the claimed messages. Those that cannot be decoded are kept aside, and hold up no others."""
         claimed.read()
         for row, why in claimed.unreadable:
             bury = self._settlements.bury(contract.UNREADABLE, why)

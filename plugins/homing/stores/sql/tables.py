@@ -1,4 +1,4 @@
-"""Makes the tables, and the columns and indexes that an existing table lacks. Safe for two at once."""
+"""Makes the tables, and the columns and indexes that an existing table lacks. Two processes may do so at once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make(connection: Connection, dialect: Dialect, tables: Sequence[Table]) -> N
 
 
 def plan(connection: Connection, tables: Sequence[Table]) -> dict[str, list[str]]:
-    """What `make` would do, table by table, in SQL as far as they are made anew. Only reads."""
+    """Returns what `make` would do, table by table; for a table that is missing, as SQL. Only reads."""
     if not tables:
         return {}
     dialect = connection.dialect

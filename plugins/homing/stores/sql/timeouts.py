@@ -1,6 +1,7 @@
-"""How long a statement may take, and wait for a lock: set by the caller, enforced by the database itself.
+"""Limits how long a statement may take, or wait for a lock. The caller sets the limit, and the database enforces it.
 
-The database gives up, and undoes what it began; nothing goes on in the background while the caller tries again.
+At the limit the database gives up and undoes what it began, so nothing goes on in the background while the caller tries
+again.
 """
 
 from __future__ import annotations

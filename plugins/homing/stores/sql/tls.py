@@ -1,4 +1,4 @@
-"""TLS towards a database: what a URL says about it, as its driver is told, and which of its errors are about it."""
+"""TLS to a database: turns what a URL says into options of the driver, and tells which errors are about TLS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROBE = 5.0  # seconds
 
 @dataclass(frozen=True)
 class MysqlTls:
-    """How MariaDB and MySQL speak TLS. Without `ssl_ca`, the server is not checked unless that is asked for."""
+    """TLS to MariaDB or MySQL, as a URL asks for it. Without `ssl_ca`, the URL has to ask for checks, too."""
 
     ssl_ca: str | None = None
     ssl_cert: str | None = None

@@ -1,4 +1,4 @@
-"""Tombstones: which messages a person had removed, when and why, without anything of the messages."""
+"""Tombstones: say which messages a person had removed, when and why, and nothing of their contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from homing.stores.sql.schema import forgotten_table
 
 
 class SqlTombstones(Tombstones):
-    """Those of one store; shares the connections of the store it stands beside."""
+    """The tombstones of one store. It uses the store's connections."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
