@@ -23,6 +23,14 @@ _TAKEN_IN, _NEIGHBOURS = "tests/intake/test_intake.py::", "tests/intake/test_bad
 GUARDS = (
     # -- settling ----------------------------------------------------------------------------------------------
     guard(
+        "what an interrupt leaves behind begins with nothing that would not be recorded",
+        "delivery/recorder.py",
+        '        self._break(self._error or LeaseLostError(f"the step of batch {self._fence.run_id} has ended"))\n',
+        "",
+        "tests/unit/delivery/test_by_hand.py::"
+        "test_what_an_interrupt_leaves_behind_begins_with_nothing_that_would_not_be_recorded",
+    ),
+    guard(
         "what failed is copied before it is acknowledged",
         _SETTLING,
         "            there = self._copy(small, to)\n            self._finish(held, there)\n",

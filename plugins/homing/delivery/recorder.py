@@ -106,6 +106,8 @@ class Recorder:
     ) -> None:
         self._ended.set()
         self._thread.join()
+        # What still delivers, left behind after an interrupt, begins with nothing more: it would not be recorded.
+        self._break(self._error or LeaseLostError(f"the step of batch {self._fence.run_id} has ended"))
         # Also after an error, because deliveries that were made must be recorded. Also with nothing to record: a task
         # that another process has taken over notices it here.
         self._flush(suspect=self.careful)

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from homing import CircuitBreaker, HandlerChain, destination
+from homing import CircuitBreaker, HandlerChain, destination, destination_router
 from homing.delivery import PipelineStores, open_pipeline_stores, run_audit
 from homing.delivery.dead_letter import dead_letter_messages
+from homing.delivery.local_engine import LocalEngine
 from homing.delivery.local_replay import replay_in_process
 from homing.errors import ChainError, LeaseLostError
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
+from homing.pipeline.handlers import Handler
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 
@@ -133,6 +135,39 @@ def test_a_person_who_ends_a_replay_by_the_keyboard_fails_no_message(pipeline: P
     assert first["lake"].done
     assert [entry.run_id for entry in (first["crm"], second["lake"], second["crm"])] == ["run"] * 3
     assert stores.ledger.left_open("replay") == []
+
+
+def test_what_an_interrupt_leaves_behind_begins_with_nothing_that_would_not_be_recorded(pipeline: Pipeline) -> None:
+    stores = pipeline.stores
+    batch, _ = pipeline.claimed("run", *range(30))
+    begun, has_begun, hang = list[int](), threading.Event(), threading.Event()
+
+    @destination
+    def lake(content: int) -> None:
+        begun.append(content)
+        has_begun.set()
+        time.sleep(0.3)
+
+    @destination_router
+    def route(content: int) -> Handler:
+        return lake
+
+    @destination
+    def crm(content: int) -> None:
+        if content == 1:
+            assert has_begun.wait(20)
+            os.kill(os.getpid(), signal.SIGINT)
+            hang.wait()
+
+    chain = HandlerChain("orders", destinations_flow=[crm, route])
+    fence = stores.ledger.open_step("run", "replay", 60)
+    with pytest.raises(KeyboardInterrupt):
+        LocalEngine(chain, stores, batch, fence).replay()
+    hang.set()
+    in_hand = len(begun)
+    time.sleep(1.0)
+
+    assert len(begun) == in_hand
 
 
 def test_destinations_that_wait_for_each_other_are_both_delivered_in_a_replay(pipeline: Pipeline) -> None:
