@@ -43,7 +43,9 @@ def make_log_records_printable() -> None:
 
     def make_record(*args: Any, **options: Any) -> logging.LogRecord:
         record = make(*args, **options)
-        if record.name.startswith("homing.") and isinstance(record.args, tuple):
+        # `logging.makeLogRecord`, which formatters use to copy a record, begins with one that has no name.
+        is_ours = isinstance(record.name, str) and record.name.startswith("homing.")
+        if is_ours and isinstance(record.args, tuple):
             record.args = tuple(map(_printable_argument, record.args))
         return record
 

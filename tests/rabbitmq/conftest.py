@@ -31,11 +31,12 @@ def open_one(rabbitmq: RabbitMQ, name: str, url: str) -> Iterator[Callable[..., 
     """Opens one more consumer of the store, closed at the end of the test."""
     opened: list[RabbitStore] = []
 
-    def open_it(**options: Any) -> RabbitStore:
-        store = open_store(url + "".join(f"&{key}={value}" for key, value in options.items()))
-        assert isinstance(store, RabbitStore)
-        opened.append(store)
-        return store
+    def open_it(*, store: str = name, **options: Any) -> RabbitStore:
+        place = url.replace(f"?store={name}", f"?store={store}")
+        opened_one = open_store(place + "".join(f"&{key}={value}" for key, value in options.items()))
+        assert isinstance(opened_one, RabbitStore)
+        opened.append(opened_one)
+        return opened_one
 
     yield open_it
     for store in opened:

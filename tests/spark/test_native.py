@@ -65,7 +65,7 @@ def test_where_nothing_is_left_out_the_names_of_the_messages_are_not_asked_for(
     natively: Numbers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = natively.claim("run", *[{"n": n, "amount": "1"} for n in range(4)])
-    monkeypatch.setattr(Batch, "heads", lambda _: pytest.fail("they take long to come by"))
+    monkeypatch.setattr(Batch, "messages", lambda _: pytest.fail("they take long to come by"))
 
     assert natively.engine(batch, "process").process(natively.work) == 4
 

@@ -83,3 +83,9 @@ def test_records_of_others_and_stacks_of_ours_stay_as_they_are(caplog: pytest.Lo
     assert "c\\nd and e\\nf" in caplog.text
     assert isinstance(record.args, tuple)
     assert isinstance(record.args[0], Silent)
+
+
+def test_a_formatter_may_copy_a_record_as_structlog_does() -> None:
+    record = logging.LogRecord("homing.stores", logging.INFO, __file__, 1, "message %s", ("m",), None)
+
+    assert logging.makeLogRecord(record.__dict__).getMessage() == "message m"
