@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,3 +109,11 @@ def _alone_within_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cautious() -> None:
     """New queues of RabbitMQ are trusted only when they are old enough, as everywhere but in tests."""
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, as at a terminal; processes that a shell starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -110,6 +110,7 @@ def test_a_delivery_of_a_replay_is_recorded_before_the_next_one_is_made(pipeline
     assert done == {flow: [0, 1, 2] for flow in FLOWS}
 
 
+@pytest.mark.usefixtures("keyboard")
 def test_a_person_who_ends_a_replay_by_the_keyboard_fails_no_message(pipeline: Pipeline) -> None:
     stores = pipeline.stores
     ids = fail_both(pipeline, 1, 2)
@@ -137,6 +138,7 @@ def test_a_person_who_ends_a_replay_by_the_keyboard_fails_no_message(pipeline: P
     assert stores.ledger.left_open("replay") == []
 
 
+@pytest.mark.usefixtures("keyboard")
 def test_what_an_interrupt_leaves_behind_begins_with_nothing_that_would_not_be_recorded(pipeline: Pipeline) -> None:
     stores = pipeline.stores
     batch, _ = pipeline.claimed("run", *range(30))

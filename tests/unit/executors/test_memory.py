@@ -35,6 +35,8 @@ chain = HandlerChain("orders", source_flow=[same], destinations_flow=[crm, lake]
 SCRIPT = """
 import sys
 from pathlib import Path
+import homing.delivery.arrow.parquet  # loaded on use: what it takes itself is not the messages'
+import homing.delivery.arrow.steps
 import large_orders
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.failures import Selection, select

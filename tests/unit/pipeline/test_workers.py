@@ -43,6 +43,7 @@ def test_the_first_error_ends_what_all_threads_do_and_is_raised() -> None:
     assert len(done) < 10_000
 
 
+@pytest.mark.usefixtures("keyboard")
 def test_a_person_who_interrupts_is_obeyed_at_once_and_the_other_threads_take_nothing_more() -> None:
     begun, go_on, done = threading.Event(), threading.Event(), list[int]()
 
