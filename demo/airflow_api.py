@@ -138,8 +138,18 @@ class AirflowApi:
         return answer
 
     def unpause(self, dag_id: str, *, paused: bool = False) -> None:
-        """Let the scheduler run this DAG; with `paused=True` stop it from making new runs."""
-        self.api("PATCH", _path("dags", dag_id), {"is_paused": paused})
+        """Let the scheduler run this DAG; with `paused=True` stop it from making new runs.
+
+        Asked again when Airflow cannot answer: its SQLite has one writer, which may be busy for longer than it waits.
+        """
+        for left in reversed(range(3)):
+            try:
+                self.api("PATCH", _path("dags", dag_id), {"is_paused": paused})
+            except AirflowApiError as error:
+                if error.status != HTTPStatus.INTERNAL_SERVER_ERROR or not left:
+                    raise
+            else:
+                return
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None, run_id: str | None = None) -> str:
         """Make a run and return its id. A run id that exists raises AirflowApiError, status 409."""
