@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from homing.delivery.arrow.columns import STORED, rows_of, to_batch
 from homing.delivery.arrow.page import Page
+from homing.failure import worker_crash
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Ledger
 from homing.spark.task import Task
 from homing.stores import open_store
@@ -180,6 +182,25 @@ def test_what_is_only_begun_is_not_said_to_have_failed_no_more(module: Any, stor
         page = Page.of_batch(to_batch(store.batch_rows(held), STORED))
         assert sum(batch.num_rows for batch in task.process(iter([page]), stop)) == 1
         assert states(store.ledger(), [message_id], SOURCE_FLOW) == [state]
+
+
+def test_what_a_worker_died_of_between_two_dataframe_handlers_is_not_run_again_by_the_next_try(
+    module: Any, store: SqlStore, tmp_path: Path
+) -> None:
+    ids = store.store_many(["kills", "does not"])
+    held = store.lease_batch(2, batch_id="run-1", lease=60)
+    assert held is not None
+    url, first = f"sqlite:///{tmp_path}/orders.db?store=orders", store.ledger().open_step("run-1", "process", 60)
+    page = Page.of_batch(to_batch(store.batch_rows(held), STORED))
+    processed = list(Task("orders_in_batches:begun", url, first).process(iter([page]), 0))
+    refs = {ref.id: ref for _, _, ref in store.view.states()}
+    dead = Entry(refs[ids[0]], SOURCE_FLOW, FAILED, error=worker_crash("passed"), batch_id="run-1")
+    store.ledger().record(first, [dead])
+    after_the_crash = replace(first, crashed=True)
+
+    left = Task("orders_in_batches:begun", url, after_the_crash).go_on(SOURCE_FLOW, 0, 1, iter(processed))
+
+    assert [row["id"] for batch in left for row in rows_of(batch)] == [ids[1]]
 
 
 def test_threads_deliver_at_the_same_time_and_each_message_is_recorded_once(
