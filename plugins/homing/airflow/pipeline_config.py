@@ -15,8 +15,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from homing.airflow.dags_folder import find_modules_beside_dags
+from homing.airflow.hooks.spark import DEFAULT_CONNECTION
 from homing.airflow.hooks.store import find_url
-from homing.airflow.retry_policy import TaskRetryPolicy
+from homing.airflow.retry_policy import OUTAGE, TaskRetryPolicy
 from homing.constraints import AtLeastOne, Count, Positive, check_fields, partition_numbers
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.private_folder import state_folder
@@ -85,7 +87,7 @@ class PipelineConfig(PipelineAddress):
     approve_replays_above
                         another person must approve a replay of more messages than these; None for no rule
     approval_window     what was replayed by hand in so many seconds counts together
-    spark_conn_id       the Airflow connection of Spark
+    spark_conn_id       the Airflow connection of Spark; without one of the default id, Spark runs on this machine
     work_dir            where a run's processed messages lie until they are delivered; by default, a folder of its own
                         in this user's state folder
     spark_above         with a local master, up to so many messages are worked on by one plain process, which is done
@@ -108,7 +110,7 @@ class PipelineConfig(PipelineAddress):
     partitions: Collection[int] | None = None
     approve_replays_above: Count | None = None
     approval_window: Positive = 86_400.0
-    spark_conn_id: str = "spark_default"
+    spark_conn_id: str = DEFAULT_CONNECTION
     work_dir: str | None = None
     spark_above: Count = 200
     spark_conf: Mapping[str, str] | None = None
@@ -116,6 +118,7 @@ class PipelineConfig(PipelineAddress):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        find_modules_beside_dags()
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r:.80}")
         if self.retry is not None and RetryPolicy(self.max_retries, self.retry_interval) != _RETRY:
@@ -152,13 +155,11 @@ class PipelineConfig(PipelineAddress):
         delay up to twice as long.
         """
         policy = self.policy
-        if not policy.max_retries:
-            return self.lease
-        wait = replace(policy, jitter=0.0).delay(policy.max_retries)
-        return self.lease + (2 * wait if policy.multiplier > 1 else wait)
+        wait = replace(policy, jitter=0.0).delay(policy.max_retries) if policy.max_retries else 0.0
+        return self.lease + max(2 * wait if policy.multiplier > 1 else wait, OUTAGE.max_interval or 0.0)
 
     def task_arguments(self) -> dict[str, Any]:
-        """`retries` and their delay: the tasks' retries are the messages' retries, counted from the last clear."""
+        """`retries` of a replay, and their delay: they are the messages' retries, counted from the last clear."""
         arguments = self.policy.task_arguments()
         if self.policy.multiplier > 1:
             arguments["retry_policy"] = TaskRetryPolicy(self.policy)

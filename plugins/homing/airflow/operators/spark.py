@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.log import mask_secret
 
 from homing.airflow import manual_replay, metrics
+from homing.airflow.hooks.spark import LOCAL_MASTER, spark_connection
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline_config import PipelineConfig
 from homing.airflow.serialized_dag import FIELD, describe_pipeline
@@ -25,6 +26,7 @@ from homing.delivery.local_replay import replay_in_process
 from homing.errors import ConfigurationError, HomingError, JobError
 from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import load_chain
+from homing.spark.submit.class_archive import Start
 from homing.spark.submit.job import SET_UP_WRONGLY, Job, find_ui
 from homing.spark.submit.master import is_connect, is_local
 from homing.spark.submit.py_files import PY_FILES
@@ -49,6 +51,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.pipeline = pipeline
         self.homing_pipeline = describe_pipeline(pipeline)
         self.spark_application = ""
+        self._start: Start | None = None
         self._show_spark_ui: Callable[[str], None] = lambda _: None
         self._client: subprocess.Popen[str] | None = None
         self._killed = False
@@ -80,7 +83,7 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _run_job(self, context: Any, run_id: str, size: int) -> None:
         job = Job(self.application_name, self.pipeline.chain, self.pipeline.work_folder, self.pipeline.urls())
         self.application = str(job.application)
-        connection = self._get_hook()._connection  # noqa: SLF001 - nowhere else is it to be had
+        connection = self._spark_connection()
         master = connection["master"]
         if not is_local(master):
             self._bring_code(job, connection)
@@ -99,24 +102,43 @@ class PipelineJobOperator(SparkSubmitOperator):
             return
         # What the job needs of the stores is in the environment: whatever the operator keeps in its fields is rendered,
         # logged or shown.
-        with job.submission(connection) as (start, files):
+        with self._set_up_rightly(), job.submission(connection) as (start, files):
             self.files = ",".join(filter(None, [self.files, *files])) or None
+            self._start = start
             self._submit(context)
-            start.had_session = bool(self.spark_application)
+
+    def _spark_connection(self) -> dict[str, Any]:
+        with self._set_up_rightly(), spark_connection(self._conn_id) as configured:
+            connection = dict(self._get_hook()._connection)  # noqa: SLF001 - nowhere else is it to be had
+        if not configured:
+            self.log.info(
+                "there is no Airflow connection %r: Spark runs on this machine (%s); a cluster is what you configure",
+                self._conn_id,
+                LOCAL_MASTER,
+            )
+        return connection
+
+    @staticmethod
+    @contextmanager
+    def _set_up_rightly() -> Iterator[None]:
+        """Where something is set up wrongly, another try does not help."""
+        try:
+            yield
+        except ConfigurationError as error:
+            raise AirflowFailException(str(error)) from error
 
     def _bring_code(self, job: Job, connection: dict[str, Any]) -> None:
         """Sees to it that a driver and executors on other machines have the code, and can open the stores."""
-        try:
+        with self._set_up_rightly():
             job.check(connection, self.conf or {})
-        except ConfigurationError as error:
-            raise AirflowFailException(str(error)) from error
         self.py_files = ",".join(filter(None, [self.py_files, str(job.build_py_files())]))
 
     def _show_messages(self, context: Any) -> None:
         show_messages(self, context)
 
     def _get_hook(self) -> SparkSubmitHook:
-        hook = super()._get_hook()
+        with spark_connection(self._conn_id):
+            hook = super()._get_hook()
         # The only way to see the lines while the job runs.
         read = hook._process_spark_submit_log  # noqa: SLF001
         setattr(hook, read.__name__, lambda lines: read(self._watched(lines)))
@@ -127,10 +149,14 @@ class PipelineJobOperator(SparkSubmitOperator):
         for line in lines:
             if found := find_ui(str(line)):
                 self.spark_application, ui = found
+                if self._start is not None:
+                    self._start.note_session()
                 try:
                     self._show_spark_ui(ui)
                 except Exception as error:  # noqa: BLE001 - a job that runs is not to be left alone for a link
                     self.log.warning("the link to Spark's UI was not stored: %s", error)
+            if self._start is not None:
+                self._start.note_line()
             yield line
 
     def _submit(self, context: Any) -> None:
