@@ -18,7 +18,7 @@ from msgspec import Meta
 from homing.airflow.dags_folder import find_modules_beside_dags
 from homing.airflow.hooks.spark import DEFAULT_CONNECTION
 from homing.airflow.hooks.store import find_url
-from homing.airflow.retry_policy import OUTAGE, TaskRetryPolicy
+from homing.airflow.retry_policy import TaskRetryPolicy
 from homing.constraints import AtLeastOne, Count, Positive, check_fields, partition_numbers
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.private_folder import state_folder
@@ -149,14 +149,16 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def hold(self) -> float:
-        """How many seconds a job holds its batch without a sign of life.
+        """How many seconds a replay holds its batch without a sign of life.
 
         It includes the wait for the task's next try, in which no task renews the lease. Airflow may make a growing
         delay up to twice as long.
         """
         policy = self.policy
-        wait = replace(policy, jitter=0.0).delay(policy.max_retries) if policy.max_retries else 0.0
-        return self.lease + max(2 * wait if policy.multiplier > 1 else wait, OUTAGE.max_interval or 0.0)
+        if not policy.max_retries:
+            return self.lease
+        wait = replace(policy, jitter=0.0).delay(policy.max_retries)
+        return self.lease + (2 * wait if policy.multiplier > 1 else wait)
 
     def task_arguments(self) -> dict[str, Any]:
         """`retries` of a replay, and their delay: they are the messages' retries, counted from the last clear."""

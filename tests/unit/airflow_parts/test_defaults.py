@@ -27,7 +27,6 @@ from homing.airflow import (
 )
 from homing.airflow.hooks.store import find_url
 from homing.airflow.operators.spark import DeliverOperator
-from homing.airflow.retry_policy import OUTAGE
 from homing.delivery import PipelineStores
 from homing.errors import ConfigurationError
 from homing.spark.submit.java import require_java
@@ -237,8 +236,8 @@ def test_an_outage_of_five_minutes_is_waited_for_by_all_tasks_but_the_replay(cha
     replay = tasks.pop("orders_replay.replay")
     assert min(waits(task) for task in tasks.values()) >= 300
     assert (replay.retries, replay.retry_delay) == (3, timedelta(seconds=1))
-    config = PipelineConfig("orders", chain=chain, **stores)
-    assert config.hold == config.lease + (OUTAGE.max_interval or 0)  # nobody takes the batch away meanwhile
+    process, deliver = tasks["orders.process"], tasks["orders.deliver.crm"]
+    assert process._lease() == deliver._lease() == 600 + 160  # nobody takes the batch away meanwhile
 
 
 def test_what_default_args_say_of_retries_goes_for_the_spark_jobs(chain: str, urls: tuple[str, str]) -> None:
@@ -247,6 +246,7 @@ def test_what_default_args_say_of_retries_goes_for_the_spark_jobs(chain: str, ur
     assert {task.task_id: task.retries for task in dag.tasks} == {
         "listen": 5, "process": 0, "deliver.lake": 0, "deliver.crm": 0, "settle": 5,
     }  # fmt: skip
+    assert dag.get_task("process")._lease() == 600
 
 
 def tell(context: Any) -> None: ...

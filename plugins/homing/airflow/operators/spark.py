@@ -6,6 +6,7 @@ import math
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -212,10 +213,22 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure that the run holds its batch. Returns how many messages it holds."""
         with self.pipeline.open_batch(run_id) as batch:
-            return batch.reclaim((), self.pipeline.hold)
+            return batch.reclaim((), self._lease())
+
+    def _lease(self) -> float:
+        """For how many seconds the job holds its batch without a sign of life: the longest wait for the task's next try
+        is part of it, because no task renews the lease then."""
+        if not self.retries:
+            return self.pipeline.lease
+        wait = _seconds(self.retry_delay)
+        if (growth := float(self.retry_exponential_backoff)) > 1:
+            wait *= 2 * growth ** (self.retries - 1)  # Airflow makes a growing delay up to twice as long
+        if self.max_retry_delay is not None:
+            wait = min(wait, _seconds(self.max_retry_delay))
+        return self.pipeline.lease + wait
 
     def _arguments(self, run_id: str) -> list[str]:
-        return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.hold)]
+        return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self._lease())]
 
 
 class ProcessOperator(PipelineJobOperator):
@@ -279,6 +292,9 @@ class ReplayOperator(PipelineJobOperator):
         finally:
             # Also when some still fail: those that do not are acknowledged, and no settlement will see them again.
             self._count_completed(context, run_id)
+
+    def _lease(self) -> float:
+        return self.pipeline.hold
 
     def _rate(self) -> float:
         """Returns the messages a second for each destination; 0 for no limit. A rate that makes no sense fails the task
@@ -352,3 +368,7 @@ class ReplayOperator(PipelineJobOperator):
         self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
         if left:
             raise AirflowException(f"{left} messages still fail: they stay where they were")
+
+
+def _seconds(delay: timedelta | float) -> float:
+    return delay.total_seconds() if isinstance(delay, timedelta) else delay
