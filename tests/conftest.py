@@ -34,7 +34,18 @@ ALL_OF = ("rabbitmq", "SimpleAuth", "FAB")
 #: In the names of tests everywhere else: what each process of the tests has one of, and what parts a file.
 EACH_HAS = ("mariadb", "postgresql", "servicebus", "service")
 #: What takes longest, first: the short tests fill the gaps that it leaves at the end.
-LONGEST = ("airflow", "test_delivery_dag", "spark", "rabbitmq", "trust", "simulation", "chaos", "intake", "deploy", "bus")
+LONGEST = (
+    "airflow",
+    "test_delivery_dag",
+    "spark",
+    "rabbitmq",
+    "trust",
+    "simulation",
+    "chaos",
+    "intake",
+    "deploy",
+    "bus",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
