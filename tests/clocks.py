@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from homing.stores.sql import SqlStore
+
 
 class Clock:
     """A clock that stands still until it is told otherwise, in nanoseconds."""
@@ -25,3 +27,9 @@ class Clock:
     def after(self, seconds: float) -> datetime:
         """The time so long from now."""
         return datetime.fromtimestamp(self.now / 1_000_000_000 + seconds, timezone.utc)
+
+
+def let_time_pass(store: SqlStore, seconds: float) -> None:
+    """For this consumer of a SQLite database it is so much later, and for all others it is not."""
+    ticks = store._database._ticks
+    store._database._ticks = lambda: ticks() + int(seconds * 1_000_000_000)
