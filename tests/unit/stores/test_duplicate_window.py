@@ -33,7 +33,7 @@ def test_a_memory_store_forgets_nothing_within_the_window(clock: Clock) -> None:
         refuses_the_second(store, clock)
 
 
-@pytest.mark.parametrize("window", [0, 600])
+@pytest.mark.parametrize("window", [0, 1])
 def test_an_id_that_waits_is_known_after_its_window(database: str, clock: Clock, window: int) -> None:
     with timed(database, clock, duplicate_window=window) as store:
         store.store("first", id="m")
