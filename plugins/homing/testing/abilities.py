@@ -263,6 +263,10 @@ def test_settling_many_is_all_or_none(store: Store) -> None:
     assert (store.count()["leased"], store.count()["acknowledged"]) == (2, 1)
 
 
+def _claimed(store: Store, lease: float) -> list[Message] | None:
+    return store.claim(1, lease=lease) or None
+
+
 @needs(CLAIM, RENEW)
 def test_renewing_keeps_a_lease_and_fails_once_it_is_lost(store: Store, other: Store) -> None:
     store.store("a")
@@ -270,7 +274,7 @@ def test_renewing_keeps_a_lease_and_fails_once_it_is_lost(store: Store, other: S
     while True:  # on a machine that is too slow for this, the lease is twice as long the next time
         lease *= 2
         assert lease < 60, "no lease could be renewed"
-        message = eventually(lambda lease=lease: next(iter(store.claim(1, lease=lease)), None))
+        (message,) = eventually(partial(_claimed, store, lease))
         with suppress(LeaseLostError):
             store.renew(message, 600)
             break
