@@ -583,7 +583,7 @@ def test_a_payload_of_a_megabyte_survives(store: SqlStore) -> None:
 # -- waking up --------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_consumer_hears_of_a_message_without_looking_again(
+def test_a_waiting_consumer_hears_of_a_message_at_once(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("homing.stores.sql.notify._LOOK_AGAIN", 1e6)
