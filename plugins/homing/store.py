@@ -356,6 +356,11 @@ class Store(ABC):
         """The delivery ledger kept beside this store. What else a pipeline needs is in `PipelineStore`."""
         raise self._lacks(PIPELINE)
 
+    def _refuse_transaction(self, transaction: Any) -> None:
+        """Raises UnsupportedError for a caller's transaction; for stores that take part in none."""
+        if transaction is not None:
+            raise self._lacks(TRANSACTIONS)
+
     def _lacks(self, ability: str) -> UnsupportedError:
         """The error for an ability this store does not have."""
         others = [name for name, kind in STORE_KINDS.items() if ability in kind.features]

@@ -242,7 +242,7 @@ def _asked_delay(errors: Iterable[HandlerError]) -> float:
 
 def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise ChainError(f"a chain needs a name that is a str and not empty, not {name!r}")
+        raise ChainError(f"a chain needs a name that is a str and not empty, got {name!r}")
     return name
 
 

@@ -95,7 +95,7 @@ class MessageContext:
         message.
         """
         if type(key) is not str:
-            raise UnstorableContentError(f"a property's name is a str, not {key!r}")
+            raise UnstorableContentError(f"the name of a property must be a str, got {key!r}")
         try:
             self._properties[key] = copy_json(value)
         except UnstorableContentError as error:

@@ -182,7 +182,7 @@ def test_settling_many_is_all_or_none(store: SqlStore) -> None:
         ({"id": 5}, "message id"),
         ({"priority": "high"}, "priority"),
         ({"priority": 2**40}, "priority"),
-        ({"correlation_id": b"\xff"}, "correlation_id is a text"),
+        ({"correlation_id": b"\xff"}, "correlation_id of a message must be a text, got a bytes"),
         ({"scheduled_at": datetime(9999, 1, 1, tzinfo=timezone.utc)}, "2262"),
         ({"time_to_live": timedelta(days=999_999)}, "292 years"),
     ],

@@ -264,7 +264,7 @@ class ReplayOperator(PipelineJobOperator):
         except (TypeError, ValueError):
             rate = math.nan
         if rate and not _SLOWEST <= rate < math.inf:
-            raise AirflowFailException(f"rate is a number of messages per second from {_SLOWEST} up, not {self.rate!r}")
+            raise AirflowFailException(f"rate must be >= {_SLOWEST} messages per second, got {self.rate!r:.80}")
         return rate
 
     def _arguments(self, run_id: str) -> list[str]:

@@ -64,6 +64,7 @@ from homing.stores.sql.scans import SqlScans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
 from homing.stores.sql.settlements import KnownLease, Leased, Settlements
 from homing.stores.sql.tables import identity_of
+from homing.stores.validation import check_partitions, outcomes_of
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
@@ -257,10 +258,7 @@ class SqlStore(PipelineStore):
     def settle(
         self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
     ) -> None:
-        outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
-        if len(outcomes) != len(messages):
-            raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
-        self._settle(messages, outcomes, transaction)
+        self._settle(messages, outcomes_of(messages, success), transaction)
 
     def renew(self, held_: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held_, BatchLease):
@@ -294,7 +292,7 @@ class SqlStore(PipelineStore):
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         who = self._held(message)
-        self._settlements.apply([([who], self._settlements.bury(reason, description))])
+        self._settlements.apply([([who], self._settlements.dead_letter(reason, description))])
         self._forget([who])
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
@@ -336,11 +334,7 @@ class SqlStore(PipelineStore):
         self._live.touch()
 
     def require_partitions(self, partitions: Collection[int]) -> None:
-        known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
+        check_partitions(partitions, self._options.partitions, self.name)
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
@@ -434,7 +428,7 @@ class SqlStore(PipelineStore):
         held = self._claim(wanted).lease(batch_id)
         if held is None or self._database.dialect.keeps_types:
             return held
-        renamed = self._batches.rename(held, lambda why: self._settlements.bury(contract.UNREADABLE, why).values)
+        renamed = self._batches.rename(held, lambda why: self._settlements.dead_letter(contract.UNREADABLE, why).values)
         return replace(held, size=held.size - renamed) if held.size > renamed else None
 
     def knows_batch(self, batch_id: str) -> bool:
@@ -463,7 +457,7 @@ class SqlStore(PipelineStore):
     def dead_letter_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
         if ids:
             known = [KnownLease(message_id, held.lock_token) for message_id in ids]
-            self._settlements.apply([(known, self._settlements.bury(reason, description))])
+            self._settlements.apply([(known, self._settlements.dead_letter(reason, description))])
 
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
         if not self._batches.forget(held, ids):
@@ -528,8 +522,8 @@ class SqlStore(PipelineStore):
         """Returns the claimed messages. Those that cannot be decoded are kept aside, and hold up no others."""
         claimed.read()
         for row, why in claimed.unreadable:
-            bury = self._settlements.bury(contract.UNREADABLE, why)
-            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], bury)])
+            dead = self._settlements.dead_letter(contract.UNREADABLE, why)
+            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], dead)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
         self._in_flight.update(dict.fromkeys([message.id for message in claimed.messages], claimed.token))
