@@ -93,7 +93,7 @@ def _is_record(content: Any) -> bool:
 
 def weight(message: Message) -> int:
     """What a message weighs: the bytes of its content and headers, about as they are written down. Never an error: 0
-    for what cannot be written down, as a stranger's may be."""
+    for what cannot be written down, as a foreign message may be."""
     content = message.content
     try:
         body = len(content) if type(content) in (bytes, str) else len(encode(content).body)

@@ -1,4 +1,4 @@
-"""StoreRef: what names a store, whoever names it: an author, an operator of the command line, a task.
+"""StoreRef: what names a store, for an author, an operator of the command line or a task.
 
 Imported by every Airflow process: it imports little.
 """

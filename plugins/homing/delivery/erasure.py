@@ -135,7 +135,7 @@ def _runs(stores: PipelineStores, ref: MessageRef, entries: Mapping[str, Entry])
 def _refuse_busy(stores: PipelineStores, ref: MessageRef) -> None:
     for store in _places(stores).values():
         store.erasure.require_free(_rows(stores, store, ref))
-    # Who lost the message may still have its content in hand, and could record it again.
+    # A process that lost the message may still have its content in hand, and could record it again.
     until = stores.ledger.busy_until(look(stores, ref).runs)
     if until is not None:
         raise StillHeldError(

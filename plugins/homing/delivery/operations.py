@@ -140,7 +140,7 @@ def end(store: PipelineStore, begun: OperationEvent, event: str, outcome: dict[s
     try:
         store.operations().append(ended)
     except HomingError as error:
-        log.warning("that operation %s is %s was not written down: %s", begun.operation, event, error)
+        log.warning("the end of operation %s (%s) was not written down: %s", begun.operation, event, error)
 
 
 def declare(store: PipelineStore, rule: ApprovalRule | None, *, by: Operator) -> None:

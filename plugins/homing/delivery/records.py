@@ -82,7 +82,7 @@ def about(row: Row, *, copies: bool) -> Entry:
     return Entry(ref, SOURCE_FLOW, FAILED, batch_id=batch_id or "")
 
 
-def told(row: Row, run_id: str) -> list[Entry]:
+def recorded_entries(row: Row, run_id: str) -> list[Entry]:
     """Returns what the ledger has to know of a failure that a chain or a listener recorded, and not a run.
 
     A run records it before it replays the message. So destinations that are done stay done.

@@ -186,7 +186,7 @@ class Settler:
         fence = ledger.open_step(run_id, "take up", DEFAULT_LEASE)
         for row in held.store.batch_rows(held.lease, ids=untold):
             if records.chain_of(row) in ("", self._chain) or not self._chain:
-                ledger.record(fence, records.told(row, run_id))
+                ledger.record(fence, records.recorded_entries(row, run_id))
             else:
                 log.warning("message %s failed in another chain than %s, and is left to it", row["id"], self._chain)
                 foreign.add(row["id"])

@@ -32,7 +32,7 @@ class ListenerConfig:
     concurrency         how many handlers run at the same time
     batch_size          how many messages an `on_messages` service gets at once, at most
     lease               seconds a message is held without a sign of life; renewed while its handler runs
-    max_handling_time   seconds after which a handler counts as hung: its message is no longer kept from others
+    max_handling_time   seconds after which a handler counts as hung: its lease is not renewed any more
     partitions          which partitions of the store are listened to; None for all
     """
 

@@ -25,7 +25,7 @@ class Waker:
     """Waits in a thread of its own, which does not keep a process alive. Thread-safe.
 
     It calls `wake` once for each `listen`, and may call it in vain: another consumer was quicker, or the store is
-    mistaken. It is no guarantee either: the listener also looks at its own intervals.
+    mistaken. Nor can it be relied on: the listener also looks at its own intervals.
     """
 
     def __init__(

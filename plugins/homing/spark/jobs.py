@@ -192,12 +192,12 @@ def _files(*, without_spark: bool) -> Files:
 
 
 def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:
-    """Runs a step to its end. When a message kills the worker that handles it, it is found, left out and recorded as
+    """Runs a step to its end. When a message crashes the worker that handles it, it is found, left out and recorded as
     failed, and the rest of the batch goes on."""
     for crashes in range(MOST_CRASHES + 1):
         fence = open_step()
         if killer := crash_tracking.record_crash(ledger, fence):
-            log.warning("message %s kills the worker that handles it: it is left out", killer)
+            log.warning("message %s crashes the worker that handles it: it is left out", killer)
         if fence.crashed:
             log.warning("a worker crashed in this batch; continuing one message at a time")
         try:

@@ -18,11 +18,12 @@ from homing.errors import (
     UnreadableMessageError,
 )
 from homing.ids import new_id
-from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
+from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Message
 from homing.retry import doubled
 from homing.row import NANOSECONDS, from_nanoseconds, span, to_nanoseconds
 from homing.size_limit import SizeLimit
-from homing.store import BatchLease, Store
+from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.memory.index import MessageIndex, StoredMessage
 from homing.stores.memory.options import MemoryOptions, parse_url
 from homing.stores.validation import (
@@ -47,7 +48,7 @@ def open_memory_store(url: str) -> MemoryStore:
     return MemoryStore(*parse_url(url))
 
 
-class MemoryStore(Store):
+class MemoryStore(BulkStore):
     """Messages in memory: thread-safe, leased, fenced; gone when the process ends, shared within it by `name`.
 
     Acknowledged messages are remembered for a while: that is what duplicates are known by. `clock` gives nanoseconds
@@ -67,17 +68,6 @@ class MemoryStore(Store):
             self._index = _INDEXES.setdefault(name, MessageIndex())
 
     # -- the three verbs ---------------------------------------------------------------------------------------
-
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
         claimed = self.claim(1)

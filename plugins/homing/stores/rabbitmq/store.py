@@ -6,7 +6,6 @@ import logging
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from homing import store as contract
@@ -14,11 +13,12 @@ from homing.errors import StoreError, TooLargeError, UnreadableMessageError
 from homing.failure import crash_text
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
+from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Message
 from homing.portions import text_bytes
 from homing.retry import doubled
 from homing.size_limit import SizeLimit
-from homing.store import BatchLease, Store
+from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.rabbitmq import envelope
 from homing.stores.rabbitmq.consumer import Consumer, HeldMessage
 from homing.stores.rabbitmq.envelope import Incoming, Outgoing
@@ -39,7 +39,7 @@ _EARLY = 1.0
 _MOST_BESIDE, _MOST_BESIDE_DEAD = 48 * 2**10, 112 * 2**10
 
 
-class RabbitStore(Store):
+class RabbitStore(BulkStore):
     """Messages in a durable queue of RabbitMQ, a quorum queue unless `queue_type=classic`.
 
     `store` returns when the broker has confirmed the message. `store_many` checks and encodes everything before it
@@ -82,17 +82,6 @@ class RabbitStore(Store):
         self._consumer.start_over()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
-
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
         self._keep()

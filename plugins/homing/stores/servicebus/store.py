@@ -31,8 +31,9 @@ from homing.errors import (
 from homing.failure import crash_text
 from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.message import AVAILABLE, Headers, Message
-from homing.store import BatchLease, Store
+from homing.message import AVAILABLE, Message
+from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.servicebus import envelope, sdk
 from homing.stores.servicebus.options import ServiceBusOptions
 from homing.stores.validation import as_message, check_claim
@@ -52,7 +53,7 @@ class LockedMessage:
     deadline: float
 
 
-class ServiceBusStore(Store):
+class ServiceBusStore(BulkStore):
     """Messages in a queue of Service Bus, or in a subscription: then `store` sends to its topic.
 
     `store` returns when the service has confirmed the message; `store_many` sends one AMQP message, which the service
@@ -96,17 +97,6 @@ class ServiceBusStore(Store):
         self._lose([*self._held])
 
     # -- the three verbs ---------------------------------------------------------------------------------------
-
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
         with self._lock:

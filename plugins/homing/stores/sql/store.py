@@ -29,11 +29,12 @@ from homing.failure import FAILURE_STORE
 from homing.ids import ordered_ids
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.invocation.rate_limit import RateLimiter
-from homing.message import ACKNOWLEDGED, Headers, Message
+from homing.message import ACKNOWLEDGED, Message
 from homing.pipeline_store import PipelineStore
 from homing.row import NANOSECONDS, to_nanoseconds
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.options import read_options, refuse_repeated
 from homing.stores.sql.access import SqlAccess
 from homing.stores.sql.archive import Archive
@@ -90,7 +91,7 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
     return SqlStore(rest, options.name, options=options)
 
 
-class SqlStore(PipelineStore):
+class SqlStore(BulkStore, PipelineStore):
     """Messages in a SQL table.
 
     Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
@@ -151,20 +152,6 @@ class SqlStore(PipelineStore):
         self._pace = None
 
     # -- the three verbs ---------------------------------------------------------------------------------------
-
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        message = content if isinstance(content, Message) else Message(id or next(ordered_ids()), content)
-        given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
-        message = replace(message, **{name: value for name, value in given.items() if value is not None})
-        return self.store_many([message], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
         claimed = self.claim(1)
