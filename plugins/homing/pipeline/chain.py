@@ -30,7 +30,7 @@ from homing.pipeline.execution import Execution
 from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
 from homing.pipeline.outcome import Counters, ExecutionError, ExecutionResult
-from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
+from homing.pipeline.replay import ReplayConfig, make_replay_listener, partial_progress
 from homing.pipeline.runner import run_chain
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
@@ -120,7 +120,7 @@ class HandlerChain:
             elif before is None and not error.message.content["done"]:
                 raise
             else:
-                raise moved_on(error, before or {}) from error
+                raise partial_progress(error, before or {}) from error
 
     def _execute(self, message: Message) -> ExecutionResult:
         execution = Execution(message)

@@ -1,4 +1,4 @@
-"""Processes killed, servers restarted, clocks that disagree: nothing is lost, and a consumer that lost its lease is told."""
+"""Processes killed, servers restarted, clocks that disagree: nothing is lost, and a lost lease is told."""
 
 from __future__ import annotations
 
