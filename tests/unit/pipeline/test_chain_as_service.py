@@ -20,8 +20,8 @@ from homing import (
     destination,
     open_store,
 )
+from homing.failure import read_record
 from homing.message import ACKNOWLEDGED, AVAILABLE
-from homing.pipeline import read_record
 from homing.store import Store
 
 
