@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
-from homing.delivery.settlement import is_complete, was_delivered
+from homing.delivery.status import find_outcome
 from homing.delivery.stores import PipelineStores
 from homing.failure import dead_letter_id
 from homing.ledger import DELIVERED, DROPPED, SOURCE_FLOW, Entry, digest
-from homing.message import ACKNOWLEDGED, DEAD, MessageRef
+from homing.message import ACKNOWLEDGED, MessageRef
 
 _PAGE = 5_000
 _NAMED = 20  # how many unaccounted ids are printed
@@ -89,12 +89,9 @@ def run_audit(stores: PipelineStores, flows: Sequence[str]) -> AuditReport:
         entries, batches = stores.ledger.known(ids), stores.store.view.batches_of(ids)
         for message_id, state, ref in page:
             found = entries.get(ref, {})
-            if dead_letter_id(stores.store.name, ref.name) in dead or state == DEAD:
-                outcome = "dead_lettered"
-            elif ref.name in failed or state != ACKNOWLEDGED:
-                outcome = "waiting"
-            else:
-                outcome = _finished_outcome(found, flows)
+            letter = dead_letter_id(stores.store.name, ref.name)
+            outcome = find_outcome(state, found, flows, failed=ref.name in failed, dead=letter in dead)
+            outcome = "waiting" if outcome == "failed" else outcome
             if forgotten and digest(ref) in forgotten:
                 forgotten.remove(digest(ref))
                 # Of a message that a person had removed, something may be left: then it counts as what is left of it.
@@ -124,13 +121,6 @@ def _enter(books: AuditReport, message_id: str, entries: dict[str, Entry], outco
         entry = entries.get(flow)
         _add(column, _flow_outcome(entry, "dropped" if dropped else outcome))
         column.duplicates += 0 if entry is None else _again(entry)
-
-
-def _finished_outcome(entries: dict[str, Entry], flows: Sequence[str]) -> str:
-    """What became of a message that is in no store any more."""
-    if not is_complete(entries, flows):
-        return "unaccounted"
-    return "delivered" if was_delivered(entries) else "dropped"
 
 
 def _flow_outcome(entry: Entry | None, outcome: str) -> str:

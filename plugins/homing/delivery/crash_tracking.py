@@ -1,7 +1,7 @@
 """Crash tracking: before a step works on something, it notes in the ledger what that is, in case its process dies.
 
 What is noted is called the suspect. It is one message; or, for a DataFrame handler, a part of the batch, from one id to
-another.
+another. What people read of a crash is in `homing.failure`.
 """
 
 from __future__ import annotations

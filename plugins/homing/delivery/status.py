@@ -10,13 +10,26 @@ from homing.delivery.settlement import is_complete, was_delivered
 from homing.delivery.stores import PipelineStores
 from homing.failure import dead_letter_id
 from homing.ledger import Entry
-from homing.message import ACKNOWLEDGED, MessageRef
+from homing.message import ACKNOWLEDGED, DEAD, MessageRef
 from homing.scans import LAST, Condition
+
+#: What may have become of a message, and how people are told.
+OUTCOMES = {
+    "dead_lettered": "dead-lettered",
+    "failed": "failed, to be replayed",
+    "waiting": "on its way",
+    "delivered": "delivered",
+    "dropped": "dropped by rule",
+    "unaccounted": "unknown",
+}
 
 
 @dataclass(frozen=True)
 class MessageStatus:
-    """Where a message is, or how it ended. `entries` are the ledger's, by flow; the key of the source flow is empty."""
+    """Where a message is, or how it ended. `entries` are the ledger's, by flow; the key of the source flow is empty.
+
+    `outcome` is one of the texts of OUTCOMES.
+    """
 
     message_id: str
     outcome: str
@@ -35,24 +48,34 @@ def message_status(
     wanted = _of_ids(stores, ids) if batch_id is None else _of_batch(stores, batch_id, limit)
     wanted = wanted[:limit]
     # In the direction messages travel: one that moves on meanwhile is seen where it comes to, not nowhere.
-    here = stores.store.view.states([ref.id for ref in wanted])
-    waiting = {ref for _, state, ref in here if state != ACKNOWLEDGED}
+    states = {ref: state for _, state, ref in stores.store.view.states([ref.id for ref in wanted])}
     failed = stores.failures.view.present([ref.name for ref in wanted])
     letters = stores.dead_letters.view.present([dead_letter_id(stores.store.name, ref.name) for ref in wanted])
     known = stores.ledger.known([ref.id for ref in wanted])
 
-    def outcome(ref: MessageRef, entries: dict[str, Entry]) -> str:
-        if dead_letter_id(stores.store.name, ref.name) in letters:
-            return "dead-lettered"
-        if ref.name in failed:
-            return "failed, to be replayed"
-        if ref in waiting:
-            return "on its way"
-        if is_complete(entries, flows):
-            return "delivered" if was_delivered(entries) else "dropped by rule"
-        return "unknown"
+    def outcome(ref: MessageRef) -> str:
+        dead = dead_letter_id(stores.store.name, ref.name) in letters
+        state = states.get(ref, ACKNOWLEDGED)
+        return find_outcome(state, known.get(ref, {}), flows, failed=ref.name in failed, dead=dead)
 
-    return [MessageStatus(ref.id, outcome(ref, known.get(ref, {})), known.get(ref, {})) for ref in wanted]
+    return [MessageStatus(ref.id, OUTCOMES[outcome(ref)], known.get(ref, {})) for ref in wanted]
+
+
+def find_outcome(state: str, entries: dict[str, Entry], flows: Sequence[str], *, failed: bool, dead: bool) -> str:
+    """Returns what became of a message, for audit and status alike: one of the keys of OUTCOMES.
+
+    `state` is that in the message store, and ACKNOWLEDGED where it is not there; `failed` and `dead` say whether the
+    failure store and the dead-letter store have a copy of it.
+    """
+    if dead or state == DEAD:
+        return "dead_lettered"
+    if failed:
+        return "failed"
+    if state != ACKNOWLEDGED:
+        return "waiting"
+    if not is_complete(entries, flows):
+        return "unaccounted"
+    return "delivered" if was_delivered(entries) else "dropped"
 
 
 def _of_ids(stores: PipelineStores, ids: Collection[str]) -> list[MessageRef]:

@@ -8,6 +8,7 @@ import pytest
 
 from homing.delivery import open_pipeline_stores, run_audit
 from homing.delivery.failures import read_failures
+from homing.delivery.status import message_status
 from homing.errors import StoreUnavailableError
 from homing.message import DEAD
 from homing.stores.sql import SqlStore
@@ -41,6 +42,15 @@ def test_moving_the_dead_that_dies_half_way_is_completed_by_the_next(
     (letter,) = pipeline.stores.dead_letters.browse()
     assert letter.content["message"]["id"] == message_id
     assert pipeline.stores.store.count()[DEAD] == 0
+
+
+def test_what_its_store_gave_up_is_dead_for_the_audit_and_for_people_alike(pipeline: Pipeline) -> None:
+    message_id = given_up(pipeline)
+
+    (status,) = message_status(pipeline.stores, FLOWS, ids=[message_id])
+
+    assert status.outcome == "dead-lettered"
+    assert run_audit(pipeline.stores, FLOWS).total.dead_lettered == 1
 
 
 def test_what_a_dead_letter_store_has_no_room_for_is_not_finished(
