@@ -328,7 +328,7 @@ GUARDS = (
     ),
     guard(
         "a message found on no side of the audit is unaccounted for",
-        _BOOKS,
+        "delivery/status.py",
         '        return "unaccounted"\n    return "delivered" if was',
         '        return "delivered"\n    return "delivered" if was',
         f"{_AUDIT}test_a_message_that_is_nowhere_is_named[sqlite]",
