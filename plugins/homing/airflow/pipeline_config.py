@@ -58,7 +58,6 @@ class PipelineAddress:
 
     @property
     def replay_dag_id(self) -> str:
-        """The DAG that replays what fails."""
         return f"{self.name}_replay"
 
     def urls(self) -> tuple[str, str]:
@@ -133,7 +132,6 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def policy(self) -> RetryPolicy:
-        """The retry policy all of this amounts to."""
         return one_policy(self.retry, self.max_retries, self.retry_interval, usual=_RETRY, of=self.name)
 
     @property
@@ -196,7 +194,6 @@ def run_key(context: Any, group: str = "") -> str:
 
 
 def batch_id(dag_id: str, run_id: str, group: str = "") -> str:
-    """Returns the batch id of the run with these ids."""
     key = "/".join(filter(None, [dag_id, run_id, group]))
     if len(key) <= _MAX_ID:
         return key

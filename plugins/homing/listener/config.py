@@ -59,7 +59,6 @@ class ListenerConfig:
 
     @property
     def policy(self) -> RetryPolicy:
-        """The retry policy all of this amounts to."""
         return one_policy(self.retry, self.max_retries, self.retry_seconds, usual=_USUAL, of="a listener")
 
     @property
@@ -69,22 +68,18 @@ class ListenerConfig:
 
     @property
     def polling_seconds(self) -> float:
-        """The polling interval."""
         return _seconds(self.polling_interval)
 
     @property
     def retry_seconds(self) -> float:
-        """The retry interval."""
         return _seconds(self.retry_interval)
 
     @property
     def lease_seconds(self) -> float:
-        """The lease."""
         return _seconds(self.lease)
 
     @property
     def handling_seconds(self) -> float:
-        """How long a handler may take."""
         return _seconds(self.max_handling_time)
 
     def _settle_switch(self) -> None:

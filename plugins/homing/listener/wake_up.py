@@ -43,7 +43,6 @@ class Waker:
         self._thread = threading.Thread(target=self._run, name=f"homing-{name_of(store)}-waker", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, where the store wakes."""
         if self._store.wakes:
             self._thread.start()
 

@@ -61,7 +61,6 @@ class ListenerWorkers:
     # -- lifecycle ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the threads."""
         for _ in range(self._config.concurrency):
             self._add_worker()
         self._watch.start()

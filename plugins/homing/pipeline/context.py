@@ -54,7 +54,6 @@ class MessageContext:
         return cast("T", bind(kind)(self.get_content()))
 
     def get_id(self) -> str:
-        """The id of the message."""
         return self._message.id
 
     def get_headers(self) -> dict[str, Any]:

@@ -58,7 +58,6 @@ class DestinationFlow:
 
     @property
     def name(self) -> str:
-        """The destination's name."""
         return self.destination.name
 
     def deliver(self, ctx: MessageContext) -> DeliveryOutcome:
@@ -136,7 +135,6 @@ class RouterFlow:
 
     @property
     def name(self) -> str:
-        """The router's name."""
         return self.router.name
 
     @property

@@ -48,14 +48,12 @@ MOST_CRASHES = 20
 
 
 def process_main(argv: Sequence[str] | None = None) -> int:
-    """Runs the source flow over a claimed batch."""
     parser = _parser("process", "Run a chain's source flow over a claimed batch.", work_dir=True)
     arguments = parser.parse_args(argv)
     return _run("process", arguments, lambda engine: engine.process(arguments.work_dir))
 
 
 def deliver_main(argv: Sequence[str] | None = None) -> int:
-    """Delivers a processed batch to one destination."""
     parser = _parser("deliver", "Deliver a processed batch to one destination.", work_dir=True)
     parser.add_argument("--flow", required=True, help="the destination, or the destination router")
     arguments = parser.parse_args(argv)

@@ -98,7 +98,6 @@ class FilteringStoreReader(StoreReader):
 
 
 def read_range(address: StoreAddress, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:
-    """The messages of a range, page by page."""
     with address.open_sql("cannot be read by Spark") as store:
         yield from read_pages(store, part.after, part.upto, which=which, conditions=part.conditions, copies=copies)
 

@@ -466,7 +466,6 @@ def _text_or_bytes(raw: bytes) -> str | bytes:
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items, `size` at a time."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

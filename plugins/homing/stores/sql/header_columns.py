@@ -37,7 +37,6 @@ class HeaderColumns:
 
     @classmethod
     def of(cls, table: sa.Table) -> HeaderColumns:
-        """Those of this table."""
         return cls(table.info.get(OWN, {}))
 
     def __bool__(self) -> bool:

@@ -74,7 +74,6 @@ def grants(role: str, tables: StoreTables, to: str) -> list[str]:
 
 
 def rights(role: str, tables: StoreTables) -> list[Right]:
-    """What this role needs in a store."""
     return list({PRODUCER: _produce, CONSUMER: _consume, OPERATOR: _operate, AUDITOR: _audit}[role](tables))
 
 
