@@ -202,6 +202,11 @@ def read_record(content: Any) -> FailureRecord:
     )
 
 
+def is_marked(content: Any) -> bool:
+    """Whether this content says that it is a failure record of ours, as any content may."""
+    return type(content) is dict and content.get("homing") == MARK
+
+
 def is_record(content: Any) -> bool:
     """Whether this content is a failure record of ours, though the message in it may not be readable."""
     return fault_of(content) is None
@@ -226,7 +231,7 @@ def fault_of(content: Any) -> str | None:
 
 def done_of(content: Any, chain: str) -> dict[str, Any] | None:
     """What is done already, if this content is a failure record of this chain; None for any other content."""
-    if type(content) is not dict or content.get("homing") != MARK:
+    if not is_marked(content):
         return None
     try:
         record = read_record(content)
