@@ -85,7 +85,7 @@ def forget(
     Raises StillHeldError, which says until when, for a message that a process works on, or may work on.
     """
     if not reason.strip():
-        raise ConfigurationError("say why: a message is forgotten for a reason, and no other trace is left of it")
+        raise ConfigurationError("reason must not be empty: it is all that is kept of a forgotten message")
     for ref in refs:
         _refuse_busy(stores, ref)
     tombstones = stores.ledger.tombstones

@@ -143,7 +143,7 @@ class Handler:
         """Raises the ChainError of a handler that takes DataFrames where there is only one message."""
         raise ChainError(
             f"the {self.kind} {self.name!r} takes a whole DataFrame and runs on Spark only, "
-            "nor can a router pick it: run the chain with delivery_dag, or write the handler for one message"
+            "and no router can pick it: run the chain with delivery_dag, or write the handler for one message"
         )
 
 

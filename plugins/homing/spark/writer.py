@@ -50,7 +50,7 @@ class _Writing:
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._address = StoreAddress.of(options)
         if overwrite:
-            raise ConfigurationError('a store is added to, not overwritten: use mode("append")')
+            raise ConfigurationError('cannot overwrite a store, only add to it: use mode("append")')
         unknown = [name for name in schema.names if name not in STORED.names]
         if "message" not in schema.names or unknown:
             raise ConfigurationError(

@@ -157,7 +157,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             with self.pipeline.open_batch(run_id) as batch:
                 if self._killed or not batch.is_open(self._step()):
                     raise
-            self.log.warning("it died: going on with Spark, whose workers may die, to find out of which message")
+            self.log.warning("the process crashed: continuing on Spark, which finds the message that crashed it")
             return False
         return True
 
