@@ -43,4 +43,18 @@ GUARDS = (
         "        if message is None or message:\n",
         f"{_TESTS}test_a_retrieve_that_returns_no_message_is_told_what_is_due",
     ),
+    guard(
+        "a store whose verbs are coroutines, which nobody awaits, is refused before it is needed",
+        _CUSTOM,
+        "    if late := [verb for verb in VERBS if _runs_later(getattr(given, verb))]:\n",
+        "    if late := [verb for verb in VERBS if False]:\n",
+        f"{_TESTS}test_a_store_whose_verbs_do_nothing_yet_when_they_are_called_is_refused[store_later]",
+    ),
+    guard(
+        "what a custom store only promises to store is not taken for stored",
+        _CUSTOM,
+        '        self._require_done("store", stored)\n',
+        "",
+        f"{_TESTS}test_what_is_not_stored_yet_is_not_taken_for_stored[returned0]",
+    ),
 )

@@ -140,6 +140,13 @@ GUARDS = (
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
     ),
     guard(
+        "a request that a client made, and nobody awaited, is no result",
+        "invocation/invalid_return.py",
+        "    if isinstance(returned, Awaitable):",
+        "    if inspect.iscoroutine(returned):",
+        "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed[request of a coroutine]",
+    ),
+    guard(
         "a task whose time is up fails no message",
         "invocation/interrupts.py",
         "if isinstance(cause, KeyboardInterrupt) or _ran_through(cause, codes):",

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from homing.errors import ConfigurationError, StoreError
+from homing.invocation.error_info import text_of
+from homing.invocation.invalid_return import find_return_fault
 from homing.message import Headers, Message
 from homing.store import FULL_MESSAGE, SCHEDULE, TRANSACTIONS, Store
 
@@ -44,19 +46,34 @@ def as_store(given: Any, role: str = "a store") -> Store:
     For one object, every call returns one and the same Store. Raises ConfigurationError, which says what is missing,
     for anything else. `role` says in the error what `given` was to be, such as "the source".
     """
-    if isinstance(given, Store):
-        return given
-    missing = [verb for verb in VERBS if not callable(getattr(given, verb, None))]
-    if missing or isinstance(given, type):
-        fault = "is a class: give an object of it" if isinstance(given, type) else f"has no {', '.join(missing)}"
+    fault = _find_fault(given)
+    if fault is not None:
         raise ConfigurationError(
             f"{role} must be a store, got {given!r:.100}, which {fault}. A store has {', '.join(VERBS)}"
         )
+    if isinstance(given, Store):
+        return given
     with _lock:
         known = _known.get(id(given))
         if known is None:
             known = _known[id(given)] = CustomStore(given)
         return known
+
+
+def _find_fault(given: Any) -> str | None:
+    """Why this is no store; None when it is one."""
+    if isinstance(given, type):
+        return "is a class: give an object of it"
+    if missing := [verb for verb in VERBS if not callable(getattr(given, verb, None))]:
+        return f"has no {', '.join(missing)}"
+    if late := [verb for verb in VERBS if _runs_later(getattr(given, verb))]:
+        return f"does nothing yet when {' or '.join(late)} is called: make them plain functions, without async or yield"
+    return None
+
+
+def _runs_later(verb: Any) -> bool:
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_one(verb) for is_one in kinds)
 
 
 class CustomStore(Store):
@@ -106,6 +123,7 @@ class CustomStore(Store):
             return self.store(content.content, id=id or content.id, headers=headers or content.headers, **beside)
         given = {name: value for name, value in {"id": id, "headers": headers, **beside}.items() if value is not None}
         stored = self._given.store(content, **{name: value for name, value in given.items() if self._takes(name)})
+        self._require_done("store", stored)
         return stored if isinstance(stored, str) else id or ""
 
     def retrieve(self) -> Message | None:
@@ -122,7 +140,13 @@ class CustomStore(Store):
             raise self._lacks(TRANSACTIONS)
         known_by = message.id if isinstance(message, Message) and message.lock_token is None else message
         within = {} if transaction is None else {"transaction": transaction}
-        self._given.acknowledge(known_by, success, **within)
+        self._require_done("acknowledge", self._given.acknowledge(known_by, success, **within))
+
+    def _require_done(self, verb: str, returned: Any) -> None:
+        """Raises StoreError for what shows that the object did not do what it was asked, such as a coroutine."""
+        fault = find_return_fault(returned)
+        if fault is not None:
+            raise StoreError(f"{verb}() of store {self.name!r} did not do it: {text_of(fault)}") from fault
 
     def close(self) -> None:
         close = getattr(self._given, "close", None)

@@ -229,15 +229,19 @@ def fault_of(content: Any) -> str | None:
     return None
 
 
-def done_of(content: Any, chain: str) -> dict[str, Any] | None:
-    """What is done already, if this content is a failure record of this chain; None for any other content."""
+def progress_in(content: Any, chain: str) -> FailureRecord | None:
+    """What is left of a message, if this content is a failure record of this chain; None for any other content.
+
+    A listener stores that among the messages of producers, who may write the same. So it is not believed which message
+    it is: it may name another message, whose dead letter this one's would be taken for.
+    """
     if not is_marked(content):
         return None
     try:
-        record = read_record(content)
+        record = read_record({key: value for key, value in content.items() if key != "taken_in"})
     except UnreadableMessageError:
         return None
-    return record.done if record.chain == chain else None
+    return record if record.chain == chain else None
 
 
 def ref_of(record: Mapping[str, Any]) -> MessageRef:

@@ -26,6 +26,9 @@ DEFAULT_LEASE = 600.0
 
 _AT_ONCE = 1000  # messages that are moved
 
+# Steps in which a settlement only writes to the ledger. Who dies in one of them did not die of a message.
+_TAKE_UP, _GIVEN_UP = "take up", "store"
+
 # A source flow that went well delivers nothing by itself.
 _COMPLETE = DONE_STATES - {PROCESSED}
 
@@ -183,7 +186,7 @@ class Settler:
         foreign = set[str]()
         if not untold:
             return foreign
-        fence = ledger.open_step(run_id, "take up", DEFAULT_LEASE)
+        fence = ledger.open_step(run_id, _TAKE_UP, DEFAULT_LEASE)
         for row in held.store.batch_rows(held.lease, ids=untold):
             if records.chain_of(row) in ("", self._chain) or not self._chain:
                 ledger.record(fence, records.recorded_entries(row, run_id))
@@ -217,7 +220,7 @@ class Settler:
         ledger, run_id, unknown = self._stores.ledger, self._holding.run_id, list[Fence]()
         for step in ledger.left_open(run_id):
             fence = ledger.open_step(run_id, step, DEFAULT_LEASE)
-            if crash_tracking.record_crash(ledger, fence) is None:
+            if step not in (_TAKE_UP, _GIVEN_UP) and crash_tracking.record_crash(ledger, fence) is None:
                 unknown.append(fence)
             else:
                 ledger.close_step(fence)  # or a settlement done again would find no suspect, and blame every message
@@ -359,7 +362,7 @@ class Settler:
         if not rows:
             return
         ledger, run_id = self._stores.ledger, self._holding.run_id
-        fence = ledger.open_step(run_id, "store", DEFAULT_LEASE)
+        fence = ledger.open_step(run_id, _GIVEN_UP, DEFAULT_LEASE)
         ledger.record(
             fence, [records.given_up(row, run_id, copies=copies) for row in rows if row["dead_letter_reason"]]
         )

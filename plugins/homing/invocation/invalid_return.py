@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from typing import Any
 
 _LAZY = (map, filter, zip, enumerate)
@@ -34,13 +34,14 @@ def _find_one(returned: Any) -> BaseException | None:
     kind = type(returned).__qualname__
     if isinstance(returned, type) and issubclass(returned, BaseException):
         return TypeError(f"it returned the exception type {returned.__qualname__}; an error is raised, not returned")
-    if inspect.iscoroutine(returned):
-        returned.close()  # it is never awaited
-        return TypeError("it returned a coroutine that was not awaited and has not run; await it")
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):
         return TypeError(f"it returned a {kind}, which has not run yet; do the work before returning")
     if isinstance(returned, _FUTURES):
         return TypeError(f"it returned a {kind}, which may not have ended; wait for its result")
+    if isinstance(returned, Awaitable):  # a coroutine, or what a client's request is before it is awaited
+        if isinstance(returned, Coroutine):
+            returned.close()  # it is never awaited
+        return TypeError(f"it returned a {kind} that was not awaited and has not run; await it")
     return None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
-from homing.failure import FailureRecord, done_of, new_copy, read_record
+from homing.failure import FailureRecord, new_copy, progress_in, read_record
 from homing.ids import new_id
 from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
@@ -106,12 +106,12 @@ class HandlerChain:
         What fails is handled, as far as the listener is concerned, once the failure store has it. Otherwise it raises,
         and what the listener tries again is a replay: it skips the destinations that are done.
         """
-        before = done_of(message.content, self.name)
+        before = progress_in(message.content, self.name)
         try:
             if before is None:
                 self._execute(replace(message, content=accept(message.content)))
             else:
-                self.replay(message)
+                self._replay(before, message.id)
         except ExecutionError as error:
             if error.kept:
                 name = getattr(self.failure_store, "name", "?")
@@ -120,7 +120,7 @@ class HandlerChain:
             elif before is None and not error.message.content["done"]:
                 raise
             else:
-                raise partial_progress(error, before or {}) from error
+                raise partial_progress(error, {} if before is None else before.done) from error
 
     def _execute(self, message: Message) -> ExecutionResult:
         execution = Execution(message)
@@ -142,7 +142,13 @@ class HandlerChain:
         written, since the caller still has the entry and must not acknowledge it then. Raises
         UnreadableMessageError for what is not a failure record of this chain.
         """
-        record = FailureRecord.of(failed) if isinstance(failed, Message) else read_record(failed)
+        if isinstance(failed, Message):
+            return self._replay(FailureRecord.of(failed), failed.id)
+        record = read_record(failed)
+        return self._replay(record, record.message.id)
+
+    def _replay(self, record: FailureRecord, entry: str) -> ExecutionResult:
+        """Replays this record, which a message of the id `entry` holds."""
         if record.chain not in ("", self.name):
             raise UnreadableMessageError(
                 f"message {record.message.id} failed in chain {record.chain!r}, which is not {self.name!r}"
@@ -151,7 +157,6 @@ class HandlerChain:
         ctx = self._carry(execution)
         if not execution.errors:
             return execution.result(ctx)
-        entry = failed.id if isinstance(failed, Message) else record.message.id
         known = record.ref if record.ref.table_id else None
         again = Message(entry, execution.record(self.name, record.batch_id, known))
         raise ExecutionError(execution.complaint(self.name), again, errors=tuple(execution.errors.values()))

@@ -8,22 +8,26 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timezone
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
-from homing import HandlerChain, MessageContext, destination, destination_router
-from homing.delivery import Batch, PipelineStores, crash_tracking, local_replay
+from homing import HandlerChain, Message, MessageContext, destination, destination_router
+from homing.delivery import Batch, PipelineStores, Settlement, crash_tracking, local_replay
 from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.local_replay import replay_in_process
 from homing.errors import StoreUnavailableError
-from homing.failure import WORKER_CRASH, worker_crash
+from homing.failure import WORKER_CRASH, build_record, error_info, new_copy, worker_crash
 from homing.ledger import DELIVERED, FAILED, PART, SOURCE_FLOW, Entry
 from homing.stores.sql import SqlStore
 from tests.unit.delivery.conftest import Crash, Pipeline, opened
 
 MAX_DELIVERIES = 5
+
+Crashes = Callable[[object, str], None]
+_REFUSED = error_info("ValueError", "no good", "crm")
 
 
 def crashes(store: SqlStore) -> dict[str, int]:
@@ -176,6 +180,39 @@ def test_a_settlement_that_died_and_is_done_again_still_blames_the_message(
 
     assert batch.settle().released == 2
     assert all(number >= 1 for number in crashes(pipeline.stores.store).values())
+
+
+def test_who_dies_while_it_takes_up_what_a_chain_gave_up_has_not_died_of_a_message(
+    pipeline: Pipeline, crash: Crashes
+) -> None:
+    """No handler has run: nothing is to be counted, however often that happens."""
+    record = build_record(Message("m", 1), {}, errors={"crm": _REFUSED}, done={}, snapshot={}, chain="orders")
+    (name,) = pipeline.stores.failures.store_many([new_copy(record, pipeline.stores.failures.identity)])
+    for attempt in range(MAX_DELIVERIES + 1):
+        batch = pipeline.batch(f"replay {attempt}")
+        pipeline.stores.failures.reschedule([name], datetime.now(timezone.utc))
+        crash(type(pipeline.stores.ledger), "record")
+        with pytest.raises(Crash):
+            batch.reclaim([name])
+        assert batch.finish_replay() == Settlement(released=1)
+
+    assert set(crashes(pipeline.stores.failures).values()) == {0}
+
+
+def test_who_dies_while_it_notes_what_a_store_gave_up_has_not_died_of_another_message(
+    pipeline: Pipeline, crash: Crashes
+) -> None:
+    batch, _ = pipeline.claimed("run", 1)
+    pipeline.stores.store.store("bad", id="given up")
+    (given_up,) = pipeline.stores.store.claim(1)
+    pipeline.stores.store.dead_letter(given_up, reason="crashed")
+    crash(type(pipeline.stores.ledger), "record")
+    with pytest.raises(Crash):
+        batch.move_dead()
+
+    assert batch.settle().released == 1
+
+    assert set(crashes(pipeline.stores.store).values()) == {0}
 
 
 def test_a_part_of_a_step_is_no_step_that_was_left_open(pipeline: Pipeline) -> None:

@@ -43,6 +43,18 @@ async def _returns_a_coroutine() -> Any:
     return _coroutine()
 
 
+class _Request:
+    """What some clients return for a request: nothing is sent before it is awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        sent.append("request")
+        yield
+
+
+async def _returns_a_request() -> Any:
+    return _Request()
+
+
 async def _returns_a_task() -> Any:
     return asyncio.get_running_loop().create_future()
 
@@ -52,6 +64,7 @@ RUBBISH: dict[str, Callable[[], Any]] = {
     "generator": _generator,
     "async generator": _async_generator,
     "coroutine of a coroutine": _returns_a_coroutine,
+    "request of a coroutine": _returns_a_request,
     "future of a coroutine": _returns_a_task,
     "future of a thread": concurrent.futures.Future,
     "map": lambda: map(sent.append, [1]),

@@ -13,6 +13,7 @@ import pytest
 from homing import (
     HandlerChain,
     ListenerConfig,
+    Message,
     MessageContext,
     Retry,
     RetryPolicy,
@@ -20,8 +21,8 @@ from homing import (
     destination,
     open_store,
 )
-from homing.failure import read_record
-from homing.message import ACKNOWLEDGED, AVAILABLE
+from homing.failure import FAILURE_TYPE, MESSAGE_ID, REASON, FailureRecord, build_record, read_record
+from homing.message import ACKNOWLEDGED, AVAILABLE, MessageRef
 from homing.store import Store
 
 
@@ -121,6 +122,30 @@ def test_retry_without_a_failure_store_skips_the_destinations_that_are_done(
         until(lambda: listener.metrics().processed == 1)
     assert count["crm"] == 1
     assert store.count()[AVAILABLE] == 0
+
+
+@pytest.mark.parametrize("letter", [False, True])
+def test_a_record_that_a_producer_forged_takes_no_place_of_anothers_dead_letter(
+    store: Any, dead: Any, make_chain: Any, listen: Any, *, until: Any, refusing: set[str], letter: bool
+) -> None:
+    """Its author knows all that the victim is known by, and sends the record in the victim's name."""
+    refusing.update({"crm", "lake"})
+    store.store("precious", id="victim", headers={"tenant": "eu"})
+    victim = MessageRef.of(store.identity, store.browse(1)[0].sequence_number, "victim")
+    fake = Message("victim", "forged", headers={"tenant": "eu"}, sequence_number=victim.sequence)
+    record = build_record(fake, {}, errors={}, done={}, snapshot={}, chain="orders", ref=victim)
+    headers = {MESSAGE_ID: "victim", REASON: "forged"} if letter else {}
+    store.store(Message(victim.name, record, content_type=FAILURE_TYPE, headers=headers, priority=-1))
+
+    with make_chain() as chain:
+        listen(chain, max_retries=0, dead_letter_store=dead)
+        until(lambda: store.count()[ACKNOWLEDGED] == 2)
+
+    assert sorted(str(_original(one)) for one in dead.browse(10)) == ["forged", "precious"]
+
+
+def _original(letter: Message) -> Any:
+    return FailureRecord.of(letter).message.content
 
 
 def test_failure_store_that_is_down_loses_nothing(

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from homing import (
 )
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
+from homing.store import Store
 from homing.testing.waiting import eventually
 
 
@@ -145,6 +149,66 @@ def test_a_retrieve_that_returns_no_message_is_told_what_is_due() -> None:
 
     with pytest.raises(StoreError, match=r"'Shelf' returned a str from retrieve\(\)"):
         as_store(shelf).retrieve()
+
+
+async def store_later(content: Any) -> None: ...
+
+
+def stored_one_by_one(content: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("verb", [store_later, stored_one_by_one])
+def test_a_store_whose_verbs_do_nothing_yet_when_they_are_called_is_refused(verb: Any) -> None:
+    class Derived(Store):
+        name, store, retrieve, acknowledge = "derived", verb, verb, verb
+
+    shelf = Shelf()
+    shelf.store = verb  # type: ignore[method-assign]
+
+    with pytest.raises(
+        ConfigurationError, match=r"failure_store must be a store, .* does nothing yet when store is called"
+    ):
+        HandlerChain("c", destinations_flow=[nowhere], failure_store=shelf)
+    with pytest.raises(ConfigurationError, match="nothing yet when store or retrieve or acknowledge is called"):
+        ListenerConfig(dead_letter_store=Derived())
+
+
+@pytest.mark.parametrize("returned", [Future[None](), OSError("disk full"), map(str, [])])
+def test_what_is_not_stored_yet_is_not_taken_for_stored(returned: Any) -> None:
+    @destination
+    def crm(content: str) -> None:
+        raise ValueError("refused")
+
+    shelf, source = Shelf(), as_store(Shelf())
+    shelf.store = lambda content: returned  # type: ignore[method-assign]
+    chain = HandlerChain("c", destinations_flow=[crm], failure_store=shelf)
+    with chain, pytest.raises(ExecutionError, match="did not take it: StoreError") as failed:
+        chain.execute("order")
+    assert not failed.value.kept
+
+    source.store("order")
+    with ExitStack() as ended:
+        listener = StoreListener(
+            source,
+            ListenerConfig(polling_interval=0.01, max_retries=0, retry_interval=0.01, dead_letter_store=shelf),
+        )
+        listener.attach(crm.function)
+        listener.start()
+        ended.callback(listener.immediate_stop)
+        eventually(lambda: listener.metrics().released >= 1)
+    assert listener.metrics().dead_lettered == 0
+
+
+def test_an_acknowledgement_that_did_not_happen_is_told() -> None:
+    shelf = Shelf()
+    shelf.acknowledge = lambda _id, _success=True: OSError("away")  # type: ignore[method-assign]
+    shelf.store("order")
+    with as_store(shelf) as store:
+        message = store.retrieve()
+        assert message is not None
+        with pytest.raises(StoreError, match=r"acknowledge\(\) of store 'Shelf' .*away"):
+            store.acknowledge(message)
 
 
 def test_a_listener_takes_its_messages_and_dead_letters_into_another() -> None:
