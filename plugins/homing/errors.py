@@ -40,9 +40,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from homing.printable import printable
+
 
 class HomingError(Exception):
-    """Root of the tree: `except HomingError` catches everything Homing raises on purpose."""
+    """Root of the tree: `except HomingError` catches everything Homing raises on purpose.
+
+    Its text is one printable line, because it may repeat ids that others chose, and whoever shows a traceback shows it.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigurationError(HomingError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
+from typing import Any
 
 from homing.cli.command import EXIT_FAILED, EXIT_OK
 from homing.cli.context import CommandContext
@@ -26,16 +27,16 @@ def purge_store(arguments: Namespace, context: CommandContext) -> int:
     with context.known_store(arguments.store) as store:
         if arguments.state == DEAD:
             _refuse_last_copies(store)
+        retention = _retention(store) if arguments.state == ACKNOWLEDGED else 0.0
         if arguments.dry_run:
-            answer = {"store": store.name, "would_remove": store.purgeable(older_than, state=arguments.state)}
+            outcome: dict[str, Any] = {"would_remove": store.purgeable(older_than, state=arguments.state)}
+            outcome.update(_trim_ledger(arguments, context, retention))
         else:
             which = {"state": arguments.state, "older_than": older_than}
             with operation(store, PURGE, by=context.operator, why=arguments.reason, selection=which) as outcome:
                 outcome["removed"] = store.purge(older_than, state=arguments.state)
-            answer = {"store": store.name, **outcome}
-        retention = _retention(store)
-    if retention and arguments.state == ACKNOWLEDGED:
-        answer |= _trim_ledger(arguments, context, retention)
+                outcome.update(_trim_ledger(arguments, context, retention))
+        answer = {"store": store.name, **outcome}
     context.show(answer, arguments)
     return EXIT_OK
 
@@ -49,6 +50,8 @@ def _retention(store: Store) -> float:
 
 def _trim_ledger(arguments: Namespace, context: CommandContext, retention: float) -> dict[str, int]:
     """How many messages' ledger entries were removed, or would be."""
+    if not retention:
+        return {}
     try:
         context.find_url(arguments.dead_letter_store)
     except ConfigurationError as error:

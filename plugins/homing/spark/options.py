@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from homing.constraints import AtLeastOne, read_text
 from homing.errors import ConfigurationError, UnsupportedError
@@ -17,7 +17,8 @@ from homing.stores import open_store
 class StoreAddress:
     """How to find a store. It is sent to the executors, so it holds no open store: each process opens its own."""
 
-    url: str
+    # No part of the repr: a URL may hold a password.
+    url: str = field(repr=False)
     store: str | None = None
 
     @classmethod

@@ -172,7 +172,9 @@ def check_rest(url: URL) -> None:
     backend = url.get_backend_name()
     allowed = driver_options.ALLOWED[backend]
     refuse_unknown(url.query, [*OPTION_NAMES, *sorted(allowed)], of=f"a store on {backend}")
-    if backend == "sqlite" and (url.host or url.database in (None, "", ":memory:")):
+    # What stands where a server would, a driver would repeat in its error.
+    elsewhere = url.host or url.username or url.password or url.port
+    if backend == "sqlite" and (elsewhere or url.database in (None, "", ":memory:")):
         raise ConfigurationError(
             "a SQLite store is a file: sqlite:///relative.db or sqlite:////absolute.db. One in memory would lose "
             "what it accepted; for that, memory://name says so"
