@@ -131,7 +131,7 @@ class CustomStore(Store):
         if message is None or isinstance(message, Message):
             return message
         raise StoreError(
-            f"store {self.name!r} returned a {type(message).__name__} from retrieve(): a homing.Message or None is due"
+            f"retrieve() of store {self.name!r} must return a homing.Message or None, got a {type(message).__name__}"
         )
 
     def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
