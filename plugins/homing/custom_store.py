@@ -61,7 +61,7 @@ def as_store(given: Any, role: str = "a store") -> Store:
 
 
 def _find_fault(given: Any) -> str | None:
-    """Why this is no store; None when it is one."""
+    """Why this is not a store; None when it is one."""
     if isinstance(given, type):
         return "is a class: give an object of it"
     if missing := [verb for verb in VERBS if not callable(getattr(given, verb, None))]:

@@ -46,7 +46,7 @@ from homing.printable import printable
 class HomingError(Exception):
     """Root of the tree: `except HomingError` catches everything Homing raises on purpose.
 
-    Its text is one printable line, because it may repeat ids that others chose, and whoever shows a traceback shows it.
+    Its text is one printable line, because it may repeat ids that others chose, and every traceback shows it.
     """
 
     def __str__(self) -> str:
