@@ -8,8 +8,9 @@ export PYTHON
 # More arguments for pytest, for example: make test ARGS="-k sqlite"
 ARGS ?=
 
-# How many processes share the tests out, for example: make test WORKERS=0 to run them in one, in order
-WORKERS ?= 3
+# How many processes share the tests out, for example: make test WORKERS=0 to run them in one, in order. Two for each
+# core of a small machine: many tests wait, for a server, a lease or a process
+WORKERS ?= 4
 
 # Where `make up` serves the Airflow UI, for example: make up PORT=9090
 PORT ?= 8080

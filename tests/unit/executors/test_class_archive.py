@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from homing.errors import WorkDirError
 from homing.spark.submit.class_archive import class_archive
 
 
@@ -71,3 +72,14 @@ def test_without_java_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path))
     with class_archive(tmp_path) as start:
         assert start.environment == {}
+
+
+def test_an_archive_that_another_user_may_have_put_there_is_not_run(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with class_archive(folder) as start:
+        assert java(start.environment, "-version").returncode == 0
+        start.had_session = True
+    folder.chmod(0o777)
+
+    with pytest.raises(WorkDirError, match="open to other users"), class_archive(folder):
+        pytest.fail("the archive would have been used")
