@@ -148,7 +148,7 @@ GUARDS = (
         "a task of Spark's writer that is tried again stores nothing twice",
         _WRITING,
         "digest = hashlib.sha256(text.encode()).hexdigest()",
-        "digest = hashlib.sha256(text.encode() + uuid.uuid4().bytes).hexdigest()",
+        "digest = hashlib.sha256(text.encode() + new_id().encode()).hexdigest()",
         f"{_SOURCE}test_rows_without_an_id_get_one_that_another_try_makes_again_in_whatever_order",
     ),
     guard(
