@@ -46,7 +46,7 @@ from homing.printable import printable
 class HomingError(Exception):
     """Root of the tree: `except HomingError` catches everything Homing raises on purpose.
 
-    Its text is one printable line, because it may repeat ids that others chose, and whoever shows a traceback shows it.
+    Its text is one printable line, because it may repeat ids that others chose, and every traceback shows it.
     """
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class StoreError(HomingError):
 
 
 class NotPermittedError(ConfigurationError, StoreError):
-    """The database lets its user in, and does not let him do this: waiting does not help, and no message is to blame.
+    """The database refuses its user this one thing: waiting does not help, and no message is to blame.
 
     The text says what to grant.
     """
@@ -137,7 +137,7 @@ class SourceUnavailableError(StoreUnavailableError):
 
 
 class NotInFlightError(StoreError):
-    """Settler a message that is unknown, finished or was never retrieved."""
+    """Settling a message that is unknown, finished or was never retrieved."""
 
 
 class LeaseLostError(StoreError):

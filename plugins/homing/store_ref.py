@@ -1,4 +1,4 @@
-"""StoreRef: what names a store, whoever names it: an author, an operator of the command line, a task.
+"""StoreRef: what names a store, for an author, an operator of the command line or a task.
 
 Imported by every Airflow process: it imports little.
 """
@@ -111,8 +111,7 @@ def _kind_of(text: str) -> str:
         return CONNECTION
     # Not repeated: it may be a URL with a password in it, and a typing error.
     raise ConfigurationError(
-        "a store has a name that is neither a store URL, such as sqlite:////data/x.db, nor env:NAME, nor the id of a "
-        "connection"
+        "invalid name of a store: give a URL such as sqlite:////data/x.db, env:NAME or the id of a connection"
     )
 
 

@@ -60,7 +60,7 @@ def test_importing_the_worked_example_takes_less_than_two_seconds(imported: dict
         ('chain="orders_chain"', "module:attribute"),
         ('chain="orders_chain:chain", store="sqllite:///x.db"', "did you mean sqlite://"),
         ('chain="orders_chain:chain", store="sqlite:///y.db"', "name of its own"),
-        ('chain="orders_chain:chain", store="orders.db/x"', "neither a store URL"),
+        ('chain="orders_chain:chain", store="orders.db/x"', "invalid name of a store"),
         ('chain="orders_chain:chain", store=None', "named by a URL"),
         ('chain="orders_chain:chain", store="sqlite:///x.db?stroe=orders"', "stroe"),
         ('chain="orders_chain:chain", store="sqlite://"', "in memory"),

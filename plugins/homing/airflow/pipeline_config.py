@@ -26,7 +26,7 @@ from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ChainImportError, ConfigurationError
 from homing.pipeline import load_chain
 from homing.pipeline_store import is_pipeline_store
-from homing.retry import RetryPolicy
+from homing.retry import RetryPolicy, one_policy
 from homing.store_ref import URL, StoreRef
 from homing.stores import check_scheme, open_store
 
@@ -60,7 +60,6 @@ class PipelineAddress:
 
     @property
     def replay_dag_id(self) -> str:
-        """The DAG that replays what fails."""
         return f"{self.name}_replay"
 
     def urls(self) -> tuple[str, str]:
@@ -119,10 +118,7 @@ class PipelineConfig(PipelineAddress):
     def __post_init__(self) -> None:
         super().__post_init__()
         find_modules_beside_dags()
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r:.80}")
-        if self.retry is not None and RetryPolicy(self.max_retries, self.retry_interval) != _RETRY:
-            raise ConfigurationError(f"{self.name} has either retry= or max_retries= and retry_interval=, not both")
+        self.policy  # noqa: B018 - raises for one that cannot be
         object.__setattr__(self, "partitions", partition_numbers(self.partitions))
         self._check_stores()
         self.flows, self.task_arguments()
@@ -139,8 +135,7 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def policy(self) -> RetryPolicy:
-        """The retry policy all of this amounts to."""
-        return self.retry or RetryPolicy(self.max_retries, self.retry_interval)
+        return one_policy(self.retry, self.max_retries, self.retry_interval, usual=_RETRY, of=self.name)
 
     @property
     def work_folder(self) -> str:
@@ -202,7 +197,6 @@ def run_key(context: Any, group: str = "") -> str:
 
 
 def batch_id(dag_id: str, run_id: str, group: str = "") -> str:
-    """Returns the batch id of the run with these ids."""
     key = "/".join(filter(None, [dag_id, run_id, group]))
     if len(key) <= _MAX_ID:
         return key

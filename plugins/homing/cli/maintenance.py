@@ -13,6 +13,7 @@ from homing.delivery.audit import Totals
 from homing.delivery.operations import PURGE, operation
 from homing.delivery.retention import count_trimmable, trim_ledger
 from homing.errors import ConfigurationError
+from homing.failure import FAILURE_STORE
 from homing.message import ACKNOWLEDGED, DEAD
 from homing.pipeline import load_chain
 from homing.pipeline_store import is_pipeline_store
@@ -42,7 +43,7 @@ def purge_store(arguments: Namespace, context: CommandContext) -> int:
 
 def _retention(store: Store) -> float:
     """For how long the ledger beside this store is kept; 0 for as long as the messages, or where there is none."""
-    if is_pipeline_store(store) and f"{store.name}_failures" in store.access.siblings():
+    if is_pipeline_store(store) and f"{store.name}{FAILURE_STORE}" in store.access.siblings():
         return store.properties.ledger_retention
     return 0.0
 
@@ -64,7 +65,10 @@ def _trim_ledger(arguments: Namespace, context: CommandContext, retention: float
 
 def _refuse_last_copies(store: Store) -> None:
     """A dead message in a pipeline's own stores is the only copy: it still has to move to the dead-letter store."""
-    if is_pipeline_store(store) and f"{store.name.removesuffix('_failures')}_failures" in store.access.siblings():
+    if (
+        is_pipeline_store(store)
+        and f"{store.name.removesuffix(FAILURE_STORE)}{FAILURE_STORE}" in store.access.siblings()
+    ):
         raise ConfigurationError(
             f"cannot purge dead messages of store {store.name!r} of a pipeline, they have no other copy yet: the "
             "pipeline, or homing_reconcile, moves them to the dead-letter store"

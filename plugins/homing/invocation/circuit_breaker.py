@@ -38,7 +38,7 @@ class Circuit:
         start_over_after_fork(self)
 
     def start_over(self) -> None:
-        """Called in a forked process: whoever was trying has stayed in the one it was forked from."""
+        """Called in a forked process: the call that was trying has stayed in the one it was forked from."""
         self._lock = threading.Lock()
         self._trying = False
 

@@ -48,7 +48,7 @@ def soon(seconds: float) -> datetime:
 
 # -- what a store says of itself --------------------------------------------------------------------------------
 
-# All but four: nobody asks for `deduplication`; `partitions` are asked for by `claim`; `ledger` is a method that only
+# All but four: no test asks for `deduplication`; `partitions` are asked for by `claim`; `ledger` is a method that only
 # SQL stores have; and `transactions` have a test of their own below.
 _CALLS: dict[str, Callable[[Store], object]] = {
     BULK: lambda store: store.store_many(["a"]),
@@ -76,7 +76,7 @@ def test_an_ability_is_there_or_refused_by_an_error_that_names_the_stores_that_h
     store: Store, ability: str
 ) -> None:
     if ability in (SESSIONS, PRIORITY) and store.features is STORE_KINDS["servicebus"].features:
-        pytest.skip("the service itself has sessions, and whoever else receives from it reads the priority")
+        pytest.skip("the service itself has sessions, and its other receivers read the priority")
     store.store("something")
     if ability in store.features:
         _CALLS[ability](store)

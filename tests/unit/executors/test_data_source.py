@@ -136,7 +136,7 @@ def test_an_empty_store_has_no_parts(url: str, store: SqlStore) -> None:
     [
         ({}, 'needs the option "url"'),
         ({"messages": "gone"}, "one of waiting, failed, dead, all"),
-        ({"partitions": "none"}, "whole number"),
+        ({"partitions": "none"}, "must be an integer >= 1, got 'none'"),
         ({"url": "memory://orders"}, "lives in one process"),
     ],
 )

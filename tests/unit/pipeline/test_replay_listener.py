@@ -27,8 +27,9 @@ from homing import (
     transformer,
 )
 from homing.errors import ChainError, ConfigurationError, StoreUnavailableError
+from homing.failure import read_record
 from homing.message import ACKNOWLEDGED, AVAILABLE, SCHEDULED
-from homing.pipeline import ExecutionError, read_record
+from homing.pipeline import ExecutionError
 from homing.store import Store
 from tests.clocks import let_time_pass
 

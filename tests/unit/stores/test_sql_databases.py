@@ -583,9 +583,7 @@ def test_a_payload_of_a_megabyte_survives(store: SqlStore) -> None:
 # -- waking up --------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_consumer_hears_of_a_message_at_once(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waiting_consumer_hears_of_a_message_at_once(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("homing.stores.sql.notify._LOOK_AGAIN", 1e6)
     with opened(database) as consumer, opened(database) as producer, ThreadPoolExecutor(1) as pool:
         producer.count()

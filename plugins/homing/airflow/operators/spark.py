@@ -184,7 +184,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             with self.pipeline.open_batch(run_id) as batch:
                 if self._killed or not batch.is_open(self._step()):
                     raise
-            self.log.warning("it died: going on with Spark, whose workers may die, to find out of which message")
+            self.log.warning("the process crashed: continuing on Spark, which finds the message that crashed it")
             return False
         return True
 
@@ -306,7 +306,7 @@ class ReplayOperator(PipelineJobOperator):
         except (TypeError, ValueError):
             rate = math.nan
         if rate and not _SLOWEST <= rate < math.inf:
-            raise AirflowFailException(f"rate is a number of messages per second from {_SLOWEST} up, not {self.rate!r}")
+            raise AirflowFailException(f"rate must be >= {_SLOWEST} messages per second, got {self.rate!r:.80}")
         return rate
 
     def _arguments(self, run_id: str) -> list[str]:

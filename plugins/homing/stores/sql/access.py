@@ -97,7 +97,7 @@ class SqlAccess(StoreAccess):
         others = [name.removeprefix(prefix) for name in self._database.names() if "__" not in name]
         raise TableMissingError(
             f"store {self._name!r} does not exist in this database, which has {', '.join(others) or 'no store at all'}"
-            ": mend the name or the URL, or make it with `homing init`"
+            ": correct the name or the URL, or make it with `homing init`"
         )
 
     def make_archive(self) -> None:

@@ -241,7 +241,7 @@ def _read_columns(text: str) -> dict[str, str]:
         name, _, kind = item.partition(":")
         if not _COLUMN.fullmatch(name) or (kind or "text") not in COLUMN_TYPES:
             raise ConfigurationError(
-                f"columns are written as name or name:type, type one of {', '.join(COLUMN_TYPES)}; not {item!r}"
+                f"columns must be written as name or name:type, type one of {', '.join(COLUMN_TYPES)}; got {item!r}"
             )
         columns[name] = kind or "text"
     return columns
