@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from homing.airflow.dags_folder import find_modules_beside_dags
+from homing.airflow.hooks.spark import DEFAULT_CONNECTION
 from homing.airflow.hooks.store import find_url
 from homing.airflow.retry_policy import TaskRetryPolicy
 from homing.constraints import AtLeastOne, Count, Positive, check_fields, partition_numbers
@@ -84,7 +86,7 @@ class PipelineConfig(PipelineAddress):
     approve_replays_above
                         another person must approve a replay of more messages than these; None for no rule
     approval_window     what was replayed by hand in so many seconds counts together
-    spark_conn_id       the Airflow connection of Spark
+    spark_conn_id       the Airflow connection of Spark; without one of the default id, Spark runs on this machine
     work_dir            where a run's processed messages lie until they are delivered; by default, a folder of its own
                         in this user's state folder
     spark_above         with a local master, up to so many messages are worked on by one plain process, which is done
@@ -107,7 +109,7 @@ class PipelineConfig(PipelineAddress):
     partitions: Collection[int] | None = None
     approve_replays_above: Count | None = None
     approval_window: Positive = 86_400.0
-    spark_conn_id: str = "spark_default"
+    spark_conn_id: str = DEFAULT_CONNECTION
     work_dir: str | None = None
     spark_above: Count = 200
     spark_conf: Mapping[str, str] | None = None
@@ -115,6 +117,7 @@ class PipelineConfig(PipelineAddress):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        find_modules_beside_dags()
         self.policy  # noqa: B018 - raises for one that cannot be
         object.__setattr__(self, "partitions", partition_numbers(self.partitions))
         self._check_stores()
@@ -141,7 +144,7 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def hold(self) -> float:
-        """How many seconds a job holds its batch without a sign of life.
+        """How many seconds a replay holds its batch without a sign of life.
 
         It includes the wait for the task's next try, in which no task renews the lease. Airflow may make a growing
         delay up to twice as long.
@@ -153,7 +156,7 @@ class PipelineConfig(PipelineAddress):
         return self.lease + (2 * wait if policy.multiplier > 1 else wait)
 
     def task_arguments(self) -> dict[str, Any]:
-        """`retries` and their delay: the tasks' retries are the messages' retries, counted from the last clear."""
+        """`retries` of a replay, and their delay: they are the messages' retries, counted from the last clear."""
         arguments = self.policy.task_arguments()
         if self.policy.multiplier > 1:
             arguments["retry_policy"] = TaskRetryPolicy(self.policy)

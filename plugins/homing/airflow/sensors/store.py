@@ -16,6 +16,7 @@ from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline_config import PipelineConfig, run_key
 from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
+from homing.airflow.trial_run import end_trial_run
 from homing.airflow.triggers.store import StoreTrigger
 from homing.constraints import AtLeastOne, Positive, check, partition_numbers
 from homing.delivery import open_pipeline_stores, work_files
@@ -92,6 +93,7 @@ class StoreSensor(BaseSensorOperator):
         if event and event.get("give_way"):
             raise AirflowSkipException("nothing is due, and another run is waiting for this one to end")
         self._skip_if_complete(context, claim)
+        end_trial_run(claim.store)
         self.log.info("nothing is due in store %s: listening", claim.store)
         return self.defer(trigger=self._trigger(context["dag"]), method_name="execute", timeout=self._waits)
 
@@ -111,6 +113,7 @@ class StoreSensor(BaseSensorOperator):
         claim = self._claim(context)
         if not claim.messages:
             self._skip_if_complete(context, claim)
+            end_trial_run(claim.store)
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=self._result(context, claim))
 
