@@ -8,8 +8,9 @@ export PYTHON
 # More arguments for pytest, for example: make test ARGS="-k sqlite"
 ARGS ?=
 
-# How many processes share the tests out, for example: make test WORKERS=0 to run them in one, in order
-WORKERS ?= 3
+# How many processes share the tests out, for example: make test WORKERS=0 to run them in one, in order. Two for each
+# core of a small machine: many tests wait, for a server, a lease or a process
+WORKERS ?= 4
 
 # Where `make up` serves the Airflow UI, for example: make up PORT=9090
 PORT ?= 8080
@@ -33,7 +34,9 @@ help: ## list the targets
 setup: ## get everything the other targets need
 	@scripts/setup.sh
 
-demo: setup ## 2,000 orders through a real Airflow and Spark, with a failing destination and a replay
+demo: ## 2,000 orders through a real Airflow and Spark, with a failing destination and a replay
+	@echo "homing: the demo takes about two minutes, and the first time some minutes more, for packages of about 1 GB"
+	@scripts/setup.sh
 	@$(VENV)/python -m demo
 
 up: setup ## the demo's stack, left running with the Airflow UI on localhost
@@ -65,7 +68,8 @@ bench: ## the same work on Homing and on its peers, as ratios
 	@scripts/setup.sh --services
 	@$(VENV)/python -m bench $(if $(QUICK),--quick)
 
-check: setup ## lint, formatting, types, import layers and their drawing
+check: ## lint, formatting, types, import layers and their drawing
+	@scripts/setup.sh --dev
 	$(VENV)/ruff check
 	$(VENV)/ruff format --check
 	$(VENV)/mypy
@@ -76,7 +80,8 @@ audit: setup ## look the pinned packages up among known vulnerabilities; needs t
 	@test -x var/audit/bin/pip-audit || ($(VENV)/python -m venv var/audit && var/audit/bin/pip install --quiet pip-audit)
 	@var/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt
 
-format: setup ## format the code and mend what the linter can
+format: ## format the code and mend what the linter can
+	@scripts/setup.sh --dev
 	$(VENV)/ruff check --fix-only
 	$(VENV)/ruff format
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from homing.airflow import delivery_dag
 
 home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
-# By the ids of Airflow connections, of type homing, where somebody has made them; else in a file.
+# By the ids of Airflow connections, of type homing, where they exist; else in a file.
 has_connections = "AIRFLOW_CONN_ORDERS_STORE" in os.environ and "AIRFLOW_CONN_ORDERS_DEAD_LETTERS" in os.environ
 has_source = "AIRFLOW_CONN_ORDERS_SOURCE" in os.environ
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from demo.crm import received
 from demo.orders import Expected, expect, make_orders
 from demo.pipeline import REPOSITORY, OrdersPipeline
+from demo.room import check_room
 from demo.stack import AirflowStack, StackError
 from homing.delivery import AuditReport
 from homing.message import ACKNOWLEDGED
@@ -60,6 +61,8 @@ def demo(home: Path) -> int:
 
     _stop_left_over(home)
     shutil.rmtree(home, ignore_errors=True)
+    if short := check_room(home):
+        say(short)
     pipeline = OrdersPipeline(home)
     say("starting Airflow: API server, scheduler, DAG processor, triggerer")
     with pipeline.airflow:
@@ -138,6 +141,8 @@ def up(port: int) -> int:
     if pipeline.airflow.processes():
         print("it is already running")
     else:
+        if short := check_room(home):
+            print(short)
         print("starting Airflow, about half a minute", flush=True)
         try:
             pipeline.airflow.migrate()

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Makes a fresh clone ready to run: .venv with the pinned packages, and Java for Spark.
-# With --services also the PostgreSQL, MariaDB and RabbitMQ servers, installed but not started, and libfaketime.
+# With --dev also the packages that only tests and checks need.
+# With --services also these, the PostgreSQL, MariaDB and RabbitMQ servers, installed but not started, and libfaketime.
 # Run it as often as you like: it does only what is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 services=false
+extra=airflow,spark  # what the demo needs
 case "${1:-}" in
     "") ;;
-    --services) services=true ;;
-    *) echo "usage: scripts/setup.sh [--services]" >&2; exit 2 ;;
+    --dev) extra=dev ;;
+    --services) services=true extra=dev ;;
+    *) echo "usage: scripts/setup.sh [--dev | --services]" >&2; exit 2 ;;
 esac
 
 # An activated .venv must not become the parent of its own successor.
@@ -126,22 +129,30 @@ fi
 # Scripts in a virtual environment carry its path, and its packages their Python's version.
 place="$PWD with Python $(python_version "$python")"
 content=$(cat pyproject.toml constraints.txt scripts/setup.sh | sha256sum)
+room=3000  # megabytes: the packages take 1.6 GB, what pip unpacks on the way and a run of the demo the rest
 stamp=.venv/.stamp
-{ read -r made_for && read -r made_from; } 2>/dev/null <"$stamp" || made_for='' made_from=''
+{ read -r made_for && read -r made_from && read -r made_with; } 2>/dev/null <"$stamp" ||
+    made_for='' made_from='' made_with=''
+# What has the packages of the tests has those of the demo, too.
+if [[ $made_with == dev ]]; then extra=dev; fi
 
 if [[ $made_for != "$place" ]]; then
     say "making .venv with Python $(python_version "$python")"
     "$python" -m venv --clear .venv
 fi
-if [[ "$made_for $made_from" != "$place $content" ]]; then
-    say "installing the Python packages (about 1 GB; some minutes the first time)"
+if [[ "$made_for $made_from $made_with" != "$place $content $extra" ]]; then
+    free=$(df --output=avail --block-size=1M . 2>/dev/null | tail -n 1) || free=$room
+    if [[ -z $made_with ]] && ((free < room)); then
+        fail "there is no room: the packages need $room MB in $PWD, and $((free)) MB are free. Free some, and run this again"
+    fi
+    say "installing the Python packages of [$extra] (about 1 GB; some minutes the first time)"
     rm -f "$stamp"
     PYTHONUNBUFFERED=1 .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
-        --constraint constraints.txt --editable ".[dev]" 2>.venv/pip-errors.txt |
+        --constraint constraints.txt --editable ".[$extra]" 2>.venv/pip-errors.txt |
         awk '/^Collecting/ && ++n % 20 == 0 { print "homing:   " n " packages found"; fflush() }
              /^Installing collected/ { print "homing:   unpacking"; fflush() }' ||
         fail "pip could not install the packages:
 $(grep -v '^WARNING' .venv/pip-errors.txt)"
-    printf '%s\n%s\n' "$place" "$content" >"$stamp"
+    printf '%s\n%s\n%s\n' "$place" "$content" "$extra" >"$stamp"
     say "ready"
 fi

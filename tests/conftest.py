@@ -25,15 +25,32 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 # Spark jobs as short as those of the tests end before the better of Java's compilers has paid for itself.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
-#: What is dear to start, and is started once by each process of the tests that needs it.
-SHARED = ("airflow", "spark", "rabbitmq", "mariadb", "postgresql", "servicebus", "SimpleAuth", "FAB")
+#: Folders whose tests share what is dear to start: one Airflow, one Spark session, one broker.
+TOGETHER = ("airflow", "spark", "rabbitmq")
+#: Files of those folders that start something of their own, and may as well do so elsewhere.
+APART = ("test_cluster", "test_connect", "test_secure_cluster")
+#: In the names of tests everywhere else: what all that need it share, wherever they are.
+ALL_OF = ("rabbitmq", "SimpleAuth", "FAB")
+#: In the names of tests everywhere else: what each process of the tests has one of, and what parts a file.
+EACH_HAS = ("mariadb", "postgresql", "servicebus", "service")
 #: What takes longest, first: the short tests fill the gaps that it leaves at the end.
-LONGEST = ("airflow", "spark", "test_delivery_dag")
+LONGEST = (
+    "airflow",
+    "test_delivery_dag",
+    "spark",
+    "rabbitmq",
+    "trust",
+    "simulation",
+    "chaos",
+    "intake",
+    "deploy",
+    "bus",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
-        words = re.findall(r"\w+", item.nodeid)
+        words = re.findall(r"\w+", item.nodeid.partition("::")[0])
         return next((place for place, thing in enumerate(LONGEST) if thing in words), len(LONGEST))
 
     items.sort(key=turn)
@@ -44,16 +61,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class ByWhatTheyShare(LoadScopeScheduling):
-    """Sends tests to the processes file by file, and those that share something dear to the same one. Those of the
-    simulation share nothing, and take long: they are sent one by one.
+    """Sends tests to the processes file by file, and those that share something dear to the same one. The tests of one
+    file on several databases share nothing; those of the simulation take long besides, and are sent one by one.
 
     (The marks of `--dist loadgroup` would say it too, but do not reach the scheduler with this pytest.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        words = re.findall(r"\w+", nodeid)
-        alone = nodeid if "simulation" in words else nodeid.partition("::")[0]
-        return next((thing for thing in SHARED if thing in words), alone)
+        path, _, test = nodeid.partition("::")
+        _, folder, *_, file = path.removesuffix(".py").split("/")
+        words = set(re.findall(r"\w+", test.partition("[")[2]))
+        if folder == "simulation":
+            return nodeid
+        if folder in TOGETHER:
+            return path if file in APART else folder
+        if folder != "unit" and (shared := words & set(ALL_OF)):
+            return f"all of {min(shared)}"
+        return f"{path} {' '.join(sorted(words & set(EACH_HAS)))}"
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ from demo.ports import free_port
 from tests import memory_folders
 
 _START_TIMEOUT = 60.0
-#: How many of `empty_database` are kept: more than one file of tests ever makes.
-_KEPT = 60
+#: How many of `empty_database` are kept: more than one test, or the fixtures of one file, ever make.
+_KEPT = 30
 
 
 class DiedError(Exception):

@@ -12,6 +12,7 @@ delivery_dag(
     chain="chaos.chain:chain",
     polling_interval=1,
     max_retries=1,
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=1)},
     retry_interval=1,
     batch_size=500,
     lease=float(os.environ["CHAOS_LEASE"]),

@@ -225,6 +225,13 @@ GUARDS = (
         "tests/unit/invocation/test_traces.py::test_of_an_error_of_the_system_the_number_is_told_and_not_its_text",
     ),
     guard(
+        "what a purge removes from the ledger is written down",
+        "cli/maintenance.py",
+        "                outcome.update(_trim_ledger(arguments, context, retention))\n",
+        "                _trim_ledger(arguments, context, retention)\n",
+        "tests/unit/cli/test_forgetting.py::test_purge_removes_what_the_retention_of_the_ledger_says",
+    ),
+    guard(
         "a clear is written down",
         _BY_HAND,
         "    if not cleared:\n        return\n",

@@ -147,6 +147,13 @@ GUARDS = (
         f"{_ROUTED}test_each_role_sees_of_each_dag_what_the_table_says_and_no_more[FAB]",
     ),
     guard(
+        "a stranger hears nothing but that a login is needed, whatever is asked for",
+        _PAGE,
+        "        Depends(requires_authenticated()),\n",
+        "",
+        f"{_ROUTED}test_tricks_in_the_place_of_names_open_nothing_and_break_nothing[SimpleAuth-nobody]",
+    ),
+    guard(
         "an index that no column holds is refused before a database is asked",
         _PAGE,
         "Annotated[int, Query(ge=-1, le=_LAST_INDEX)] = -1",

@@ -212,8 +212,8 @@ GUARDS = (
     guard(
         "a claim does not depend on where the dead are moved to",
         _BATCH,
-        '        except HomingError as error:\n            log.warning("what is dead',
-        '        except ZeroDivisionError as error:\n            log.warning("what is dead',
+        '        except HomingError as error:\n            log.warning("the dead messages',
+        '        except ZeroDivisionError as error:\n            log.warning("the dead messages',
         f"{_BATCHES}test_a_claim_does_not_depend_on_where_the_dead_are_moved_to[sqlite]",
     ),
     guard(

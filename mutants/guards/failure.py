@@ -46,7 +46,7 @@ GUARDS = (
     guard(
         "what a chain or a listener has done of a message is done for its replay by a run",
         _SETTLING,
-        "ledger.record(fence, records.told(row, run_id))",
+        "ledger.record(fence, records.recorded_entries(row, run_id))",
         "pass",
         f"{_PATH}test_homing_replay_delivers_what_is_left_of_it_and_it_is_gone[by_chain]",
     ),

@@ -43,4 +43,12 @@ GUARDS = (
         "\n    @property",
         f"tests/rabbitmq/test_forks.py::{_STORED}",
     ),
+    guard(
+        "a breaker that was being tried when its process forked does not stay open in the child",
+        "invocation/circuit_breaker.py",
+        "        start_over_after_fork(self)\n",
+        "",
+        "tests/unit/listener/test_forks.py::"
+        "test_a_try_that_stayed_in_the_parent_does_not_keep_a_breaker_open_in_a_forked_process",
+    ),
 )

@@ -33,8 +33,8 @@ GUARDS = (
     guard(
         "a lock is kept for as long as the lease lasts",
         _STORE,
-        "                    return _left(self._receiver().renew_message_lock(held.received))\n",
-        "                    return _left(held.received.locked_until_utc)\n",
+        "                    return sdk.seconds_until(self._receiver().renew_message_lock(held.received))\n",
+        "                    return sdk.seconds_until(held.received.locked_until_utc)\n",
         f"{_OWN}test_a_lease_longer_than_the_lock_is_kept_by_renewing_it",
     ),
     guard(

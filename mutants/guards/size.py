@@ -28,7 +28,7 @@ GUARDS = (
     guard(
         "a failure record and a dead letter may be larger than a message",
         _LIMIT,
-        'ends = texts.get("dead_letter_reason") is not None or _is_record(content)',
+        'ends = texts.get("dead_letter_reason") is not None or is_marked(content)',
         "ends = False",
         f"{_LIMITS}test_the_record_of_a_failure_and_a_dead_letter_may_be_larger_than_a_message[sqlite]",
     ),

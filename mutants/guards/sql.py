@@ -266,8 +266,8 @@ GUARDS = (
     guard(
         "what cannot be read is kept aside, and not handed out as something else",
         _STORE,
-        "            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], bury)])\n",
-        "            assert bury\n",
+        "            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], dead)])\n",
+        "            assert dead\n",
         f"{_OWN}test_an_unreadable_message_is_kept_aside_and_its_neighbours_are_delivered",
     ),
     guard(

@@ -70,7 +70,7 @@ GUARDS = (
         "where TLS is required, a broker is not spoken to without it",
         _RABBITMQ,
         '    if required:\n        raise ConfigurationError("require_tls needs an amqps:// URL',
-        '    if required and tls:\n        raise ConfigurationError("require_tls needs an amqps:// URL',
+        '    if required and not given:\n        raise ConfigurationError("require_tls needs an amqps:// URL',
         f"{_BROKERS}{_CONTRADICTS}[0]",
     ),
     guard(

@@ -11,6 +11,7 @@ _LEDGER, _DATABASE, _COMPLAINTS, _DIALECTS = (
 _FILES, _SMALL = "tests/unit/delivery/test_work_dir.py::", "tests/unit/executors/test_alone.py::"
 _TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/invocation/test_traces.py::"
 _URLS = "tests/unit/stores/test_open_store.py::"
+_SPARK = "tests/unit/executors/"
 
 GUARDS = (
     guard(
@@ -28,6 +29,14 @@ GUARDS = (
         "tests/unit/airflow_parts/test_connection.py::"
         "test_a_password_that_is_not_escaped_is_in_no_error_of_a_task_nor_of_a_dag_file[a[s3cret]b-postgresql]",
         f"{_URLS}test_a_password_that_is_not_escaped_is_in_no_error_of_the_bus[a?geheim=1-postgresql]",
+    ),
+    guard(
+        "the URL that the form of a connection makes is looked at like any other",
+        "store_ref.py",
+        "            url = find_connection(self._text)\n",
+        "            return find_connection(self._text)\n",
+        "tests/unit/airflow_parts/test_connection.py::"
+        "test_a_form_whose_host_is_none_is_refused_without_its_password[postgresql-[::1]",
     ),
     guard(
         "what Python says of a port, and quotes of it, is not shown",
@@ -167,6 +176,75 @@ GUARDS = (
         'fit {describe_type(model)}: {_reasons(error)}") from None',
         'fit {describe_type(model)}: {_reasons(error)}") from error',
         f"{_TOLD}test_what_pydantic_shows_of_a_content_is_not_told_as_a_cause",
+    ),
+    guard(
+        "a hostile id steers no terminal by an error that nobody caught",
+        "errors.py",
+        "        return printable(super().__str__())\n",
+        "        return super().__str__()\n",
+        "tests/unit/test_printable.py::"
+        "test_an_error_that_nobody_caught_shows_a_hostile_id_without_steering_the_terminal",
+    ),
+    guard(
+        "a URL with a password is no part of what is printed of an address",
+        "spark/options.py",
+        "    url: str = field(repr=False)\n",
+        "    url: str\n",
+        f"{_SPARK}test_data_source.py::test_what_travels_to_executors_shows_no_password_when_it_is_printed",
+    ),
+    guard(
+        "what stands in a file's URL where a server would is not handed to a driver, which repeats it",
+        "stores/sql/properties.py",
+        "elsewhere = url.host or url.username or url.password or url.port",
+        "elsewhere = url.host",
+        f"{_URLS}test_what_stands_in_a_files_url_where_a_server_would_is_refused_and_not_repeated[geheim@]",
+    ),
+    guard(
+        "a URL tells a driver nothing but how to reach its server",
+        "stores/sql/properties.py",
+        '    refuse_unknown(url.query, [*OPTION_NAMES, *sorted(allowed)], of=f"a store on {backend}")\n',
+        "",
+        f"{_URLS}test_an_option_of_the_driver_that_a_url_is_not_to_set_is_refused[mysql://host/db?local_infile=1]",
+        f"{_URLS}test_an_option_of_the_driver_that_a_url_is_not_to_set_is_refused[postgresql://host/db?service=other]",
+        f"{_URLS}test_an_option_of_the_driver_that_a_url_is_not_to_set_is_refused[sqlite:////tmp/x.db?mode=memory]",
+    ),
+    guard(
+        "the password of a connection of another type is not taken for a store's URL",
+        "airflow/hooks/connection.py",
+        "    if connection.conn_type != OURS:\n",
+        "    if connection.conn_type is None:\n",
+        "tests/unit/airflow_parts/test_connection.py::"
+        "test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown[postgres]",
+    ),
+    guard(
+        "another user's archive of classes is not run",
+        "spark/submit/class_archive.py",
+        "    make_private_folder(folder)  # an archive is code: another user's would be run\n",
+        "    make_private_folder(folder) if not folder.exists() else None\n",
+        f"{_SPARK}test_class_archive.py::test_an_archive_that_another_user_may_have_put_there_is_not_run",
+    ),
+    guard(
+        "another user's zip of code is not sent to executors",
+        "spark/submit/py_files.py",
+        "    make_private_folder(folder)\n",
+        "    folder.mkdir(exist_ok=True)\n",
+        f"{_SPARK}test_py_files.py::test_a_zip_that_another_user_may_have_put_there_is_not_sent",
+    ),
+    guard(
+        "only modules are sent to executors, and no secret that lies beside them",
+        "spark/submit/py_files.py",
+        "        if path.is_file() and path.name.endswith(_MODULES):\n",
+        "        if path.is_file():\n",
+        f"{_SPARK}test_py_files.py::test_only_modules_are_sent_and_no_secret_that_lies_beside_them",
+    ),
+    guard(
+        "a work file is written where no other user can read or replace it",
+        _WORK,
+        "        make_private_folder(name)\n",
+        "        Path(name).mkdir(parents=True, exist_ok=True)\n",
+        "tests/unit/delivery/test_private_folder.py::"
+        "test_what_a_run_leaves_in_a_shared_folder_another_user_cannot_read_or_replace",
+        "tests/unit/delivery/test_private_folder.py::test_a_folder_that_another_user_made_first_is_refused",
     ),
     guard(
         "a record among the messages of producers does not say which message it is",

@@ -35,7 +35,7 @@ _COMPARES = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": oper
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a value has to be. A type that says nothing of the kind is no constraint: its `kind` is None."""
+    """What a value has to be. Of a type that says nothing about it, `kind` is None."""
 
     kind: type | None
     bounds: Meta | None = None
@@ -100,7 +100,7 @@ def partition_numbers(value: Any) -> tuple[int, ...] | None:
 
 
 def read_text(name: str, value: Any, wanted: Any) -> Any:
-    """The value of this type that a text stands for; what is no text is taken as it is. Raises as `check`."""
+    """The value of this type that a text stands for; other values are taken as they are. Raises as `check`."""
     rule = constraint(wanted)
     read = value
     if isinstance(value, str) and rule.kind is not None:

@@ -61,7 +61,7 @@ def as_store(given: Any, role: str = "a store") -> Store:
 
 
 def _find_fault(given: Any) -> str | None:
-    """Why this is no store; None when it is one."""
+    """Why this is not a store; None when it is one."""
     if isinstance(given, type):
         return "is a class: give an object of it"
     if missing := [verb for verb in VERBS if not callable(getattr(given, verb, None))]:
@@ -131,7 +131,7 @@ class CustomStore(Store):
         if message is None or isinstance(message, Message):
             return message
         raise StoreError(
-            f"store {self.name!r} returned a {type(message).__name__} from retrieve(): a homing.Message or None is due"
+            f"retrieve() of store {self.name!r} must return a homing.Message or None, got a {type(message).__name__}"
         )
 
     def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:

@@ -40,9 +40,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from homing.printable import printable
+
 
 class HomingError(Exception):
-    """Root of the tree: `except HomingError` catches everything Homing raises on purpose."""
+    """Root of the tree: `except HomingError` catches everything Homing raises on purpose.
+
+    Its text is one printable line, because it may repeat ids that others chose, and every traceback shows it.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigurationError(HomingError, ValueError):
@@ -98,7 +106,7 @@ class StoreError(HomingError):
 
 
 class NotPermittedError(ConfigurationError, StoreError):
-    """The database lets its user in, and does not let him do this: waiting does not help, and no message is to blame.
+    """The database refuses its user this one thing: waiting does not help, and no message is to blame.
 
     The text says what to grant.
     """
@@ -129,7 +137,7 @@ class SourceUnavailableError(StoreUnavailableError):
 
 
 class NotInFlightError(StoreError):
-    """Settler a message that is unknown, finished or was never retrieved."""
+    """Settling a message that is unknown, finished or was never retrieved."""
 
 
 class LeaseLostError(StoreError):

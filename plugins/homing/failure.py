@@ -202,6 +202,11 @@ def read_record(content: Any) -> FailureRecord:
     )
 
 
+def is_marked(content: Any) -> bool:
+    """Whether this content says that it is a failure record of ours, as any content may."""
+    return type(content) is dict and content.get("homing") == MARK
+
+
 def is_record(content: Any) -> bool:
     """Whether this content is a failure record of ours, though the message in it may not be readable."""
     return fault_of(content) is None
@@ -228,9 +233,9 @@ def progress_in(content: Any, chain: str) -> FailureRecord | None:
     """What is left of a message, if this content is a failure record of this chain; None for any other content.
 
     A listener stores that among the messages of producers, who may write the same. So it is not believed which message
-    it is: it may name somebody else's, whose dead letter this one's would be taken for.
+    it is: it may name another message, whose dead letter this one's would be taken for.
     """
-    if type(content) is not dict or content.get("homing") != MARK:
+    if not is_marked(content):
         return None
     try:
         record = read_record({key: value for key, value in content.items() if key != "taken_in"})

@@ -149,6 +149,23 @@ class RetryPolicy:
         return self.delay(attempt, key=key)
 
 
+def one_policy(
+    retry: RetryPolicy | None, max_retries: int, retry_interval: float, *, usual: RetryPolicy, of: str
+) -> RetryPolicy:
+    """The policy of what takes either `retry`, or `max_retries` and `retry_interval`, whose defaults are `usual`.
+
+    Raises ConfigurationError where both are given. `of` says in the error what they are given to.
+    """
+    counted = RetryPolicy(max_retries, retry_interval)
+    if retry is None:
+        return counted
+    if not isinstance(retry, RetryPolicy):
+        raise ConfigurationError(f"retry= of {of} must be a RetryPolicy, got {retry!r:.80}")
+    if counted != usual:
+        raise ConfigurationError(f"{of} takes either retry= or max_retries= and retry_interval=, not both")
+    return retry
+
+
 def spread(wait: float, jitter: float, *, least: float, most: float) -> tuple[float, float]:
     """Returns the shortest and the longest that a wait may be once jitter spreads it.
 

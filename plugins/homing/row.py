@@ -149,14 +149,16 @@ def from_nanoseconds(value: int) -> datetime:
 def to_nanoseconds(value: datetime) -> int:
     """Raises UnstorableContentError for a time without a time zone."""
     if value.tzinfo is None:
-        raise UnstorableContentError(f"times are aware: {value} has no time zone")
+        raise UnstorableContentError(f"{value} has no time zone: give an aware datetime")
     return span(value - _EPOCH)
 
 
 def span(value: timedelta) -> int:
     nanoseconds = (value.days * 86_400 + value.seconds) * NANOSECONDS + value.microseconds * 1000
     if abs(nanoseconds) >= 2**63:
-        raise UnstorableContentError(f"a store counts nanoseconds, up to the year 2262 or 292 years: not {value}")
+        raise UnstorableContentError(
+            f"{value} is out of range: a store counts nanoseconds, up to the year 2262, or 292 years"
+        )
     return nanoseconds
 
 
@@ -172,7 +174,7 @@ def text_of(written: Any) -> str | None:
 def refuse_bad_text(name: str, text: str) -> None:
     """Raises UnstorableContentError for what no column of a text can keep."""
     if type(text) is not str:
-        raise UnstorableContentError(f"a message's {name} is a text, not a {type(text).__name__}")
+        raise UnstorableContentError(f"{name} of a message must be a text, got a {type(text).__name__}")
     fault = fault_of(text)
     if fault is not None:
         raise UnstorableContentError(f"a message's {name} {fault}")
@@ -186,5 +188,5 @@ def is_keepable(text: str) -> bool:
 def fault_of(text: str) -> str | None:
     """Why a column of a short text cannot keep this one, which is not repeated; None when it can."""
     if len(text) > MOST_CHARACTERS:
-        return f"has {len(text)} characters, and there is room for {MOST_CHARACTERS}"
+        return f"has {len(text)} characters, more than {MOST_CHARACTERS}"
     return None if is_keepable(text) else "holds a NUL or a lone surrogate, which not every store can keep"

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from homing.errors import TooLargeError, UnstorableContentError
+from homing.failure import is_marked
 from homing.message import Message, encode, encode_headers
 from homing.portions import text_bytes
 
@@ -26,7 +27,6 @@ HIGHEST_BYTES = 128 * 2**20
 _BESIDE = 2**20
 _STATEMENT = 2**14
 _MOST_GROWTH = 8  # bytes that come of a character, in a record in a statement; most messages need no closer look
-_FAILURE = "failure"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SizeLimit:
         if sum([len(text) for text in texts.values() if type(text) is str]) <= self.surely:
             return
         size = sum(text_bytes(text) for text in texts.values() if type(text) is str)
-        ends = texts.get("dead_letter_reason") is not None or _is_record(content)
+        ends = texts.get("dead_letter_reason") is not None or is_marked(content)
         if size > self.most and not ends:
             raise TooLargeError(
                 f"message {message_id} is too large for store {store!r}: it has {size} bytes as it is written down, "
@@ -87,13 +87,9 @@ class SizeLimit:
         return len(text) + sum(text.count(sign) for sign in (b'"', b"'", b"\\", b"\n", b"\r", b"\x1a"))
 
 
-def _is_record(content: Any) -> bool:
-    return type(content) is dict and content.get("homing") == _FAILURE
-
-
 def weight(message: Message) -> int:
     """What a message weighs: the bytes of its content and headers, about as they are written down. Never an error: 0
-    for what cannot be written down, as a stranger's may be."""
+    for what cannot be written down, as a foreign message may be."""
     content = message.content
     try:
         body = len(content) if type(content) in (bytes, str) else len(encode(content).body)

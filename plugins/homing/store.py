@@ -319,11 +319,11 @@ class Store(ABC):
         self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
     ) -> bool:
         """Blocks until a message may be due, in these partitions if they are given, at most `timeout` seconds; False
-        when there is still none, or when `ended` says that nobody waits any more."""
+        when there is still none, or when `ended` says that the caller does not wait any more."""
         raise self._lacks(WAKE_UP)
 
     def wake(self) -> None:
-        """Has whoever is in `wait` ask its `ended` now."""
+        """Makes all callers of `wait` ask their `ended` now."""
         raise self._lacks(WAKE_UP)
 
     def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:

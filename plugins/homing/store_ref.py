@@ -1,4 +1,4 @@
-"""StoreRef: what names a store, whoever names it: an author, an operator of the command line, a task.
+"""StoreRef: what names a store, for an author, an operator of the command line or a task.
 
 Imported by every Airflow process: it imports little.
 """
@@ -73,9 +73,10 @@ class StoreRef:
                     "a store URL starts with its scheme, as sqlite:///inbox.db?store=orders does; only Airflow knows "
                     "the ids of connections"
                 )
-            return find_connection(self._text)
-        url = self._text
-        if self.kind == ENVIRONMENT:
+            url = find_connection(self._text)
+        elif self.kind == URL:
+            url = self._text
+        else:
             variable = self._text.removeprefix(_IN_ENVIRONMENT)
             url = os.environ.get(variable, "")
             if not url:
@@ -110,8 +111,7 @@ def _kind_of(text: str) -> str:
         return CONNECTION
     # Not repeated: it may be a URL with a password in it, and a typing error.
     raise ConfigurationError(
-        "a store has a name that is neither a store URL, such as sqlite:////data/x.db, nor env:NAME, nor the id of a "
-        "connection"
+        "invalid name of a store: give a URL such as sqlite:////data/x.db, env:NAME or the id of a connection"
     )
 
 
@@ -132,6 +132,6 @@ def _check_parts(url: str) -> None:
     # Of a file, what follows is a path.
     if misread or (scheme != "sqlite" and any("@" in part for part in behind_host)):
         raise ConfigurationError(
-            "this store URL cannot be read: in its user name, password and options, the characters @ : / ? # [ ] % "
-            "are written as %40 %3A %2F %3F %23 %5B %5D %25"
+            "this store URL cannot be read: its host must be the name of a host, and in its user name, password and "
+            "options the characters @ : / ? # [ ] % are written as %40 %3A %2F %3F %23 %5B %5D %25"
         )

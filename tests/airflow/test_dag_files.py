@@ -60,7 +60,7 @@ def test_importing_the_worked_example_takes_less_than_two_seconds(imported: dict
         ('chain="orders_chain"', "module:attribute"),
         ('chain="orders_chain:chain", store="sqllite:///x.db"', "did you mean sqlite://"),
         ('chain="orders_chain:chain", store="sqlite:///y.db"', "name of its own"),
-        ('chain="orders_chain:chain", store="orders.db/x"', "neither a store URL"),
+        ('chain="orders_chain:chain", store="orders.db/x"', "invalid name of a store"),
         ('chain="orders_chain:chain", store=None', "named by a URL"),
         ('chain="orders_chain:chain", store="sqlite:///x.db?stroe=orders"', "stroe"),
         ('chain="orders_chain:chain", store="sqlite://"', "in memory"),
@@ -91,7 +91,7 @@ except ConfigurationError as error:
     assert error in done.stdout, done.stdout + done.stderr
 
 
-def test_retry_policy_becomes_the_retries_of_the_tasks(tmp_path: Path) -> None:
+def test_retry_policy_becomes_the_retries_of_the_replay(tmp_path: Path) -> None:
     code = """
 from homing.airflow import delivery_dag
 from homing.retry import RetryPolicy
@@ -99,7 +99,7 @@ policy = RetryPolicy.exponential(7, 5, max_interval=60)
 stores = {"store": "sqlite:///x.db?store=orders", "dead_letter_store": "sqlite:///x.db?store=dead"}
 for dag in delivery_dag("x", chain="orders_chain:chain", retry=policy, **stores):
     for task in dag.tasks:
-        if task.task_id not in ("listen", "settle"):
+        if task.task_id == "replay":
             delays = task.retry_delay.total_seconds(), task.max_retry_delay.total_seconds()
             print(task.retries, *delays, task.retry_exponential_backoff)
 """

@@ -20,8 +20,8 @@ from homing import (
     destination,
     open_store,
 )
+from homing.failure import read_record
 from homing.message import AVAILABLE, SCHEDULED
-from homing.pipeline import read_record
 from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq.conftest import eventually
 

@@ -220,7 +220,7 @@ def test_a_message_that_kills_its_executor_is_found_and_the_rest_is_delivered(wo
     # Spark's own retries would only kill more executors, each of which takes its time to start.
     log = work.await_end(work.deliver("cluster_chain", "slow", task_maxFailures=1))
 
-    assert "kills the worker that handles it" in log
+    assert "crashes the worker that handles it" in log
     made = work.made("slow")
     assert made.keys() == set(range(200)) - {150}
     (failed,) = [entry for entry in work.entries("slow") if entry.state == FAILED]

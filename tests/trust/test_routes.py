@@ -115,6 +115,7 @@ def test_tricks_in_the_place_of_names_open_nothing_and_break_nothing(server: Tri
     if who not in PAGE[server.auth]:
         who = "viewer"
     page = server.ask(server.token(who), "GET", target("own"))
+    assert page.status == PAGE[server.auth][who]["own"]
     asked = [*with_tricks(), *(target("own", index=index) for index in INDEXES)]
     before = server.untouched()
 

@@ -25,8 +25,8 @@ from homing import (
     processor_router,
     transformer,
 )
+from homing.failure import read_record
 from homing.message import ACKNOWLEDGED
-from homing.pipeline import read_record
 from homing.store import Store
 
 ORDERS = 30

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import homing.pipeline.outcome  # noqa: F401 - brings errors of its own
 from homing import ListenerConfig, Message, StoreListener, open_store
+from homing.errors import HomingError, NotInFlightError
 from homing.invocation.error_info import frames_of
 from homing.printable import make_log_records_printable, printable
 
@@ -65,6 +70,33 @@ def test_a_hostile_id_neither_steers_a_terminal_nor_forges_a_line_in_the_applica
 
     assert "message a\\x1b[2J\\nERROR:root:forged of store" in caplog.text
     assert "\x1b" not in caplog.text
+
+
+def test_an_error_that_nobody_caught_shows_a_hostile_id_without_steering_the_terminal(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/x.db?store=orders") as store:
+        store.store(Message("a\x1b[2J\nERROR:root:forged\u202e", "x"))
+        message = store.retrieve()
+        assert message is not None
+        store.acknowledge(message)
+        with pytest.raises(NotInFlightError) as caught:
+            store.acknowledge(message)
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "message a\\x1b[2J\\nERROR:root:forged\\u202e in store 'orders'" in shown.splitlines()[-1]
+    assert "\x1b" not in shown
+
+
+def _kinds(of: type[HomingError]) -> Iterator[type[HomingError]]:
+    yield of
+    for kind in of.__subclasses__():
+        yield from _kinds(kind)
+
+
+@pytest.mark.parametrize("kind", sorted(set(_kinds(HomingError)), key=lambda kind: kind.__name__))
+def test_what_an_error_of_ours_says_is_one_printable_line(kind: type[HomingError]) -> None:
+    error = kind.__new__(kind, "a\x1b[2J\nb\u202ec")
+
+    assert str(error) == "a\\x1b[2J\\nb\\u202ec"
 
 
 def test_records_of_others_and_stacks_of_ours_stay_as_they_are(caplog: pytest.LogCaptureFixture) -> None:

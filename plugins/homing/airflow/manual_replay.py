@@ -42,7 +42,7 @@ def declare_rule(store: PipelineStore, pipeline: PipelineConfig, log: Any) -> No
     try:
         declare(store, approval_rule(pipeline), by=Operator(f"DAG {pipeline.replay_dag_id}", _VIA))
     except HomingError as error:
-        log.warning("the command line does not know how many messages may be replayed unasked: %s", error)
+        log.warning("the rule for replays was not recorded, so the command line does not know it: %s", error)
 
 
 def begin(store: PipelineStore, pipeline: PipelineConfig, context: Any, ids: Sequence[str]) -> bool:

@@ -21,7 +21,6 @@ def count_messages(name: str, number: int, **tags: str) -> None:
 
 
 def count_settlement(settlement: Settlement, pipeline: str) -> None:
-    """Counts what settling did."""
     for name in ("delivered", "dropped", "failed", "dead_lettered", "released"):
         count_messages(name, getattr(settlement, name), pipeline=pipeline)
 

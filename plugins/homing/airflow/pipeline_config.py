@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from homing.airflow.dags_folder import find_modules_beside_dags
+from homing.airflow.hooks.spark import DEFAULT_CONNECTION
 from homing.airflow.hooks.store import find_url
 from homing.airflow.retry_policy import TaskRetryPolicy
 from homing.constraints import AtLeastOne, Count, Positive, check_fields, partition_numbers
@@ -24,7 +26,7 @@ from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ChainImportError, ConfigurationError
 from homing.pipeline import load_chain
 from homing.pipeline_store import is_pipeline_store
-from homing.retry import RetryPolicy
+from homing.retry import RetryPolicy, one_policy
 from homing.store_ref import URL, StoreRef
 from homing.stores import check_scheme, open_store
 
@@ -58,7 +60,6 @@ class PipelineAddress:
 
     @property
     def replay_dag_id(self) -> str:
-        """The DAG that replays what fails."""
         return f"{self.name}_replay"
 
     def urls(self) -> tuple[str, str]:
@@ -85,7 +86,7 @@ class PipelineConfig(PipelineAddress):
     approve_replays_above
                         another person must approve a replay of more messages than these; None for no rule
     approval_window     what was replayed by hand in so many seconds counts together
-    spark_conn_id       the Airflow connection of Spark
+    spark_conn_id       the Airflow connection of Spark; without one of the default id, Spark runs on this machine
     work_dir            where a run's processed messages lie until they are delivered; by default, a folder of its own
                         in this user's state folder
     spark_above         with a local master, up to so many messages are worked on by one plain process, which is done
@@ -108,7 +109,7 @@ class PipelineConfig(PipelineAddress):
     partitions: Collection[int] | None = None
     approve_replays_above: Count | None = None
     approval_window: Positive = 86_400.0
-    spark_conn_id: str = "spark_default"
+    spark_conn_id: str = DEFAULT_CONNECTION
     work_dir: str | None = None
     spark_above: Count = 200
     spark_conf: Mapping[str, str] | None = None
@@ -116,10 +117,8 @@ class PipelineConfig(PipelineAddress):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r:.80}")
-        if self.retry is not None and RetryPolicy(self.max_retries, self.retry_interval) != _RETRY:
-            raise ConfigurationError(f"{self.name} has either retry= or max_retries= and retry_interval=, not both")
+        find_modules_beside_dags()
+        self.policy  # noqa: B018 - raises for one that cannot be
         object.__setattr__(self, "partitions", partition_numbers(self.partitions))
         self._check_stores()
         self.flows, self.task_arguments()
@@ -136,8 +135,7 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def policy(self) -> RetryPolicy:
-        """The retry policy all of this amounts to."""
-        return self.retry or RetryPolicy(self.max_retries, self.retry_interval)
+        return one_policy(self.retry, self.max_retries, self.retry_interval, usual=_RETRY, of=self.name)
 
     @property
     def work_folder(self) -> str:
@@ -146,7 +144,7 @@ class PipelineConfig(PipelineAddress):
 
     @property
     def hold(self) -> float:
-        """How many seconds a job holds its batch without a sign of life.
+        """How many seconds a replay holds its batch without a sign of life.
 
         It includes the wait for the task's next try, in which no task renews the lease. Airflow may make a growing
         delay up to twice as long.
@@ -158,7 +156,7 @@ class PipelineConfig(PipelineAddress):
         return self.lease + (2 * wait if policy.multiplier > 1 else wait)
 
     def task_arguments(self) -> dict[str, Any]:
-        """`retries` and their delay: the tasks' retries are the messages' retries, counted from the last clear."""
+        """`retries` of a replay, and their delay: they are the messages' retries, counted from the last clear."""
         arguments = self.policy.task_arguments()
         if self.policy.multiplier > 1:
             arguments["retry_policy"] = TaskRetryPolicy(self.policy)
@@ -199,7 +197,6 @@ def run_key(context: Any, group: str = "") -> str:
 
 
 def batch_id(dag_id: str, run_id: str, group: str = "") -> str:
-    """Returns the batch id of the run with these ids."""
     key = "/".join(filter(None, [dag_id, run_id, group]))
     if len(key) <= _MAX_ID:
         return key

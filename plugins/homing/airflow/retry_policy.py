@@ -10,6 +10,10 @@ from airflow.sdk import RetryPolicy as AirflowRetryPolicy
 
 from homing.retry import RetryPolicy
 
+#: The tasks' own retries, where they wait for a database, for Spark or for Airflow, and for no message to be mended:
+#: they go on for five minutes and more.
+OUTAGE = RetryPolicy.exponential(5, 10.0, max_interval=160.0)
+
 
 class TaskRetryPolicy(AirflowRetryPolicy):
     """Says how long to wait before a task's next try.

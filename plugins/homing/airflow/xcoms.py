@@ -45,7 +45,7 @@ def read_names(selected: object) -> list[str]:
 
     if selected is None:
         return []
-    # No message has a name that is no text: half a character cannot be stored.
+    # Every message's name is a text, without half characters: those cannot be stored.
     if not isinstance(selected, list | tuple) or not all(
         isinstance(name, str) and is_unicode(name) for name in selected
     ):

@@ -11,6 +11,7 @@ from homing.bus.entities import Entity
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode, RetryOptions
 from homing.bus.rules import Rule
+from homing.errors import ConfigurationError, NoSuchMessageError
 
 #: Stands for a session's id: any session that has messages and no receiver.
 NEXT_SESSION = "*next*"
@@ -28,6 +29,15 @@ class ReceiveOptions:
 
 class SendLink(ABC):
     """Sends to one queue or topic."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def _not_scheduled(self, sequence_number: int) -> NoSuchMessageError:
+        return NoSuchMessageError(
+            f"no message is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
+            "cancelled, is due already or never existed"
+        )
 
     @abstractmethod
     def send(self, messages: Sequence[Message]) -> None:
@@ -47,6 +57,11 @@ class SendLink(ABC):
 
 class ReceiveLink(ABC):
     """Receives from one queue or subscription, or from the dead letters of one. Settling is fenced by the lock."""
+
+    def __init__(self, path: str, options: ReceiveOptions, *, dead_lettered: bool) -> None:
+        self._path = path
+        self._options = options
+        self._dead = dead_lettered
 
     @abstractmethod
     def receive(self, limit: int, wait: float) -> list[Message]:
@@ -71,6 +86,19 @@ class ReceiveLink(ABC):
     @abstractmethod
     def renew_lock(self, message: Message) -> datetime:
         """Renews the lock; returns when it ends now."""
+
+    def _refuse_dead(self, message: Message) -> None:
+        """Raises ConfigurationError where this link receives dead letters. Deferred messages are received from the
+        queue, and a dead letter is not there."""
+        if self._dead:
+            raise ConfigurationError(
+                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
+            )
+
+    def _not_deferred(self, sequence_number: int) -> NoSuchMessageError:
+        return NoSuchMessageError(
+            f"no message of {self._path!r} is deferred under the sequence number {sequence_number}"
+        )
 
     @abstractmethod
     def close(self) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any
 from homing.bus.broker import NEXT_SESSION
 from homing.bus.message import Message
 from homing.bus.receiver import MessageReceiver
+from homing.constraints import AtLeastOne, check
 from homing.errors import ConfigurationError
 from homing.invocation.error_info import frames_of, sign_of
 from homing.invocation.invalid_return import find_return_fault
@@ -79,8 +80,7 @@ class BusListener(Listener[BusService, "BusWorkers"]):
     def __init__(
         self, connection: str, *, auto_complete: bool = True, max_concurrent_calls: int = 1, **receiver: Any
     ) -> None:
-        if type(max_concurrent_calls) is not int or max_concurrent_calls < 1:
-            raise ConfigurationError(f"max_concurrent_calls must be an integer >= 1, got {max_concurrent_calls!r}")
+        check("max_concurrent_calls", max_concurrent_calls, AtLeastOne)
         self._open: Callable[[], MessageReceiver] = lambda: MessageReceiver(connection, **receiver)
         self._open().close()  # refuses a wrong configuration here, not in a thread
         self._many_sessions = receiver.get("session_id") == NEXT_SESSION

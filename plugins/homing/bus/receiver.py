@@ -12,6 +12,7 @@ from homing.bus.broker import ReceiveLink, ReceiveOptions
 from homing.bus.connection import entity_path, open_broker
 from homing.bus.message import Message, MessageBatch, check_sequence_number
 from homing.bus.options import ReceiveMode, RetryOptions
+from homing.constraints import AtLeastOne, NotNegative, check
 from homing.errors import BindingError, ConfigurationError, NotInFlightError, StoreError
 
 #: The reason of a dead letter when its receiver gives none.
@@ -46,10 +47,7 @@ class MessageReceiver:
             raise ConfigurationError(f"cannot receive from topic {topic!r}: give one of its subscriptions")
         if not isinstance(receive_mode, ReceiveMode):
             raise ConfigurationError(f"receive_mode must be one of ReceiveMode, got {receive_mode!r}")
-        if not max_auto_lock_renew_duration >= 0:
-            raise ConfigurationError(
-                f"max_auto_lock_renew_duration must be >= 0 seconds, got {max_auto_lock_renew_duration!r}"
-            )
+        check("max_auto_lock_renew_duration", max_auto_lock_renew_duration, NotNegative)
         self._options = ReceiveOptions(receive_mode, max_auto_lock_renew_duration, session_id, retry or RetryOptions())
         self._broker = open_broker(connection)
         self._links: dict[bool, ReceiveLink] = {}
@@ -89,8 +87,7 @@ class MessageReceiver:
         self, max_message_count: int, *, server_wait_time: float | None = None, dead_lettered: bool = False
     ) -> MessageBatch | None:
         """Up to `max_message_count` messages, as soon as there is one; None if none came."""
-        if type(max_message_count) is not int or max_message_count < 1:
-            raise ConfigurationError(f"max_message_count must be an integer >= 1, got {max_message_count!r}")
+        check("max_message_count", max_message_count, AtLeastOne)
         messages = self._receive(max_message_count, server_wait_time, dead_lettered)
         return MessageBatch(messages) if messages else None
 
@@ -157,8 +154,7 @@ class MessageReceiver:
 
     def _receive(self, limit: int, wait: float | None, dead_lettered: bool) -> list[Message]:
         wait = _WAIT if wait is None else wait
-        if not wait >= 0:
-            raise ConfigurationError(f"server_wait_time must be >= 0 seconds, got {wait!r}")
+        check("server_wait_time", wait, NotNegative)
         messages = self._link(dead_lettered).receive(limit, wait)
         if dead_lettered:
             self._dead_tokens.update(message.lock_token for message in messages if message.lock_token)
@@ -175,7 +171,7 @@ class MessageReceiver:
     def _holder(self, message: Message) -> ReceiveLink:
         """The link the message came through; raises NotInFlightError for one that cannot be settled."""
         if not isinstance(message, Message):
-            raise NotInFlightError(f"only a received homing.bus.Message can be settled, not {type(message).__name__}")
+            raise NotInFlightError(f"only a received homing.bus.Message can be settled, got {type(message).__name__}")
         if self._options.mode is ReceiveMode.RECEIVE_AND_DELETE:
             raise NotInFlightError(
                 f"message {message.message_id} was received with RECEIVE_AND_DELETE and is finished; to settle "

@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from homing.cli.command import EXIT_OK
 from homing.cli.context import CommandContext
+from homing.constraints import AtLeastOne, check
 from homing.errors import ConfigurationError
 from homing.pipeline_store import is_pipeline_store
 from homing.store import Store
@@ -16,10 +17,8 @@ STORE = "bench"
 
 def bench_claim(arguments: Namespace, context: CommandContext) -> int:
     """Stores, claims and acknowledges messages in the store `bench` of the same database; that store ends up empty."""
-    if arguments.messages < 1 or arguments.batch_size < 1:
-        raise ConfigurationError(
-            f"--messages and --batch-size must be >= 1, got {arguments.messages} and {arguments.batch_size}"
-        )
+    check("--messages", arguments.messages, AtLeastOne)
+    check("--batch-size", arguments.batch_size, AtLeastOne)
     with context.open(arguments.store) as named:
         if not is_pipeline_store(named):
             raise ConfigurationError(f"store {named.name!r} is not in a database: bench-claim needs an SQL store")

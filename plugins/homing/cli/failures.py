@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from homing.cli.command import EXIT_FAILED, EXIT_OK
 from homing.cli.context import CommandContext
+from homing.constraints import Positive, check
 from homing.delivery import Batch, Failure, PipelineStores, Selection
 from homing.delivery.dead_letter import dead_letter_messages
 from homing.delivery.failures import group, select
@@ -35,8 +36,7 @@ def replay_failures(arguments: Namespace, context: CommandContext) -> int:
     selection, chain = _selection(arguments), load_chain(arguments.chain)
     if selection.everything and not arguments.all:
         raise ConfigurationError("nothing selected to replay: give ids, --batch, --error-group, --since, ... or --all")
-    if arguments.rate is not None and not arguments.rate > 0:  # written so that NaN is refused too
-        raise ConfigurationError(f"--rate must be > 0 messages per second, got {arguments.rate}")
+    check("--rate in messages per second", arguments.rate, Positive | None)
     with context.pipeline(arguments) as stores:
         found = select(stores, selection)
         astray = _tell_astray(selection, found, stores.store.name, context)

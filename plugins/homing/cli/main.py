@@ -62,5 +62,5 @@ def run(command: Command, arguments: argparse.Namespace, context: CommandContext
 
 
 def _complain(error: HomingError, code: int) -> int:
-    sys.stderr.write(f"homing: {printable(str(error))}\n")
+    sys.stderr.write(f"homing: {error}\n")
     return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
+from typing import Any
 
 from homing.cli.command import EXIT_FAILED, EXIT_OK
 from homing.cli.context import CommandContext
@@ -12,6 +13,7 @@ from homing.delivery.audit import Totals
 from homing.delivery.operations import PURGE, operation
 from homing.delivery.retention import count_trimmable, trim_ledger
 from homing.errors import ConfigurationError
+from homing.failure import FAILURE_STORE
 from homing.message import ACKNOWLEDGED, DEAD
 from homing.pipeline import load_chain
 from homing.pipeline_store import is_pipeline_store
@@ -25,29 +27,31 @@ def purge_store(arguments: Namespace, context: CommandContext) -> int:
     with context.known_store(arguments.store) as store:
         if arguments.state == DEAD:
             _refuse_last_copies(store)
+        retention = _retention(store) if arguments.state == ACKNOWLEDGED else 0.0
         if arguments.dry_run:
-            answer = {"store": store.name, "would_remove": store.purgeable(older_than, state=arguments.state)}
+            outcome: dict[str, Any] = {"would_remove": store.purgeable(older_than, state=arguments.state)}
+            outcome.update(_trim_ledger(arguments, context, retention))
         else:
             which = {"state": arguments.state, "older_than": older_than}
             with operation(store, PURGE, by=context.operator, why=arguments.reason, selection=which) as outcome:
                 outcome["removed"] = store.purge(older_than, state=arguments.state)
-            answer = {"store": store.name, **outcome}
-        retention = _retention(store)
-    if retention and arguments.state == ACKNOWLEDGED:
-        answer |= _trim_ledger(arguments, context, retention)
+                outcome.update(_trim_ledger(arguments, context, retention))
+        answer = {"store": store.name, **outcome}
     context.show(answer, arguments)
     return EXIT_OK
 
 
 def _retention(store: Store) -> float:
     """For how long the ledger beside this store is kept; 0 for as long as the messages, or where there is none."""
-    if is_pipeline_store(store) and f"{store.name}_failures" in store.access.siblings():
+    if is_pipeline_store(store) and f"{store.name}{FAILURE_STORE}" in store.access.siblings():
         return store.properties.ledger_retention
     return 0.0
 
 
 def _trim_ledger(arguments: Namespace, context: CommandContext, retention: float) -> dict[str, int]:
     """How many messages' ledger entries were removed, or would be."""
+    if not retention:
+        return {}
     try:
         context.find_url(arguments.dead_letter_store)
     except ConfigurationError as error:
@@ -61,7 +65,10 @@ def _trim_ledger(arguments: Namespace, context: CommandContext, retention: float
 
 def _refuse_last_copies(store: Store) -> None:
     """A dead message in a pipeline's own stores is the only copy: it still has to move to the dead-letter store."""
-    if is_pipeline_store(store) and f"{store.name.removesuffix('_failures')}_failures" in store.access.siblings():
+    if (
+        is_pipeline_store(store)
+        and f"{store.name.removesuffix(FAILURE_STORE)}{FAILURE_STORE}" in store.access.siblings()
+    ):
         raise ConfigurationError(
             f"cannot purge dead messages of store {store.name!r} of a pipeline, they have no other copy yet: the "
             "pipeline, or homing_reconcile, moves them to the dead-letter store"

@@ -10,7 +10,7 @@ The next durable copy always exists before this one is acknowledged, and every s
 
 from homing.delivery.audit import AuditReport, run_audit
 from homing.delivery.batch import Batch
-from homing.delivery.failures import ErrorGroup, Failure, Selection
+from homing.delivery.failures import Failure, Selection
 from homing.delivery.intake import take_in
 from homing.delivery.settlement import Settlement
 from homing.delivery.stores import PipelineStores, open_pipeline_stores
@@ -18,7 +18,6 @@ from homing.delivery.stores import PipelineStores, open_pipeline_stores
 __all__ = [
     "AuditReport",
     "Batch",
-    "ErrorGroup",
     "Failure",
     "PipelineStores",
     "Selection",

@@ -221,4 +221,4 @@ class Batch:
         try:
             self.move_dead()
         except HomingError as error:
-            log.warning("what is dead in store %s stays there for now: %s", self.store_name, error)
+            log.warning("the dead messages of store %s stay there for now: %s", self.store_name, error)

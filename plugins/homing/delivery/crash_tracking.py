@@ -20,7 +20,7 @@ from homing.message import JSON, MessageRef, decode, encode_json
 _SAID = (Exception, KeyboardInterrupt, SystemExit)
 
 
-# How many values `name_message` writes. An older version wrote another number of them.
+# How many values `name_message` writes. What has another number of them was written by another program.
 _NAMED = len(MessageRef._fields) + 2
 
 

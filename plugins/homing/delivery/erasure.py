@@ -85,7 +85,7 @@ def forget(
     Raises StillHeldError, which says until when, for a message that a process works on, or may work on.
     """
     if not reason.strip():
-        raise ConfigurationError("say why: a message is forgotten for a reason, and no other trace is left of it")
+        raise ConfigurationError("reason must not be empty: it is all that is kept of a forgotten message")
     for ref in refs:
         _refuse_busy(stores, ref)
     tombstones = stores.ledger.tombstones
@@ -135,7 +135,7 @@ def _runs(stores: PipelineStores, ref: MessageRef, entries: Mapping[str, Entry])
 def _refuse_busy(stores: PipelineStores, ref: MessageRef) -> None:
     for store in _places(stores).values():
         store.erasure.require_free(_rows(stores, store, ref))
-    # Who lost the message may still have its content in hand, and could record it again.
+    # A process that lost the message may still have its content in hand, and could record it again.
     until = stores.ledger.busy_until(look(stores, ref).runs)
     if until is not None:
         raise StillHeldError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from homing.constraints import AtLeastOne, check
 from homing.delivery.leased_part import resolve
 from homing.delivery.stores import PipelineStores
 from homing.errors import ConfigurationError
@@ -56,8 +57,7 @@ class Selection:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ConfigurationError(f"limit is at least 1, not {self.limit!r}")
+        check("limit", self.limit, AtLeastOne | None)
         if self.since and self.until and self.since >= self.until:
             raise ConfigurationError(f"the time range ends before it begins: {self.since} to {self.until}")
 

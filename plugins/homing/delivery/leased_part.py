@@ -79,7 +79,6 @@ class RunLeases:
         return [self.part(store, lease) for store, lease in found if lease is not None]
 
     def part(self, store: PipelineStore, lease: BatchLease) -> LeasedPart:
-        """What this lease holds in this store."""
         return LeasedPart(store, lease, copies=self.stores.hold_copies(store))
 
     def messages_of(self, held: LeasedPart) -> list[LeasedMessage]:

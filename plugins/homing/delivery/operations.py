@@ -1,8 +1,8 @@
 """Operations: for every change a person makes to a pipeline, a record beside its store says who, when, what and why.
 
-    with operation(stores.store, DISCARD, by=operator_here("homing"), why="sent by mistake", messages=3) as done:
+    with operation(stores.store, DEAD_LETTER, by=operator_here("homing"), why="sent by mistake", messages=3) as done:
         ...
-        done["discarded"] = 3
+        done["dead_lettered"] = 3
 
 The beginning of an operation is durable before anything is changed. Its end is a second row. If the process dies in
 between, only the first row is there, and the operation counts as unfinished. What it had done by then is in the ledger.
@@ -30,7 +30,7 @@ from homing.store import Store
 log = logging.getLogger(__name__)
 
 #: What can be done.
-REPLAY, DEAD_LETTER, PURGE, DISCARD, FORGET, INIT = "replay", "dead-letter", "purge", "discard", "forget", "init"
+REPLAY, DEAD_LETTER, PURGE, FORGET, INIT = "replay", "dead-letter", "purge", "forget", "init"
 #: A task of a run was cleared, which runs its batch again; a pipeline said how many messages are replayed unasked.
 CLEAR, RULE, RETRY = "clear", "rule", "retry"
 
@@ -140,7 +140,7 @@ def end(store: PipelineStore, begun: OperationEvent, event: str, outcome: dict[s
     try:
         store.operations().append(ended)
     except HomingError as error:
-        log.warning("that operation %s is %s was not written down: %s", begun.operation, event, error)
+        log.warning("the end of operation %s (%s) was not written down: %s", begun.operation, event, error)
 
 
 def declare(store: PipelineStore, rule: ApprovalRule | None, *, by: Operator) -> None:

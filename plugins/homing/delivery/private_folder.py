@@ -66,12 +66,12 @@ def _descend(path: str) -> int:
             if target is None:
                 descriptor, place = _replaced(descriptor, _open_level(name, descriptor)), f"{place}/{name}"
                 if names:
-                    _refuse_strangers(os.fstat(descriptor), place)
+                    _refuse_shared(os.fstat(descriptor), place)
                 continue
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301
-            _refuse_strangers(os.lstat(name, dir_fd=descriptor), f"{place}/{name}")
+            _refuse_shared(os.lstat(name, dir_fd=descriptor), f"{place}/{name}")
             if target.startswith("/"):
                 descriptor, place = _replaced(descriptor, os.open("/", _FOLDER)), ""
             names[:0] = [part for part in target.split("/") if part not in ("", ".")]
@@ -103,7 +103,7 @@ def _replaced(old: int, new: int) -> int:
     return new
 
 
-def _refuse_strangers(found: os.stat_result, place: str) -> None:
+def _refuse_shared(found: os.stat_result, place: str) -> None:
     """Raises WorkDirError for a level that another user could put something else in the place of."""
     if found.st_uid not in (_ROOT, os.geteuid()):
         raise WorkDirError(f"the folder {place} belongs to user {found.st_uid}, who could replace what is below it")

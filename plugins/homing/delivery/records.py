@@ -57,7 +57,9 @@ def origin_of(row: Row, *, copies: bool) -> Origin:
     if copies and row["content_type"] == FAILURE_TYPE:
         fault = fault_of(_content(row))
         if fault is not None:
-            raise UnreadableMessageError(f"message {row['id']} says it is a failure record, and is none: {fault}")
+            raise UnreadableMessageError(
+                f"message {row['id']} has the content type of a failure record and is not one: {fault}"
+            )
     record = _record_in(row, copies)
     if record is None:
         return Origin(to_message(row), {}, row["batch_id"] or "")
@@ -80,7 +82,7 @@ def about(row: Row, *, copies: bool) -> Entry:
     return Entry(ref, SOURCE_FLOW, FAILED, batch_id=batch_id or "")
 
 
-def told(row: Row, run_id: str) -> list[Entry]:
+def recorded_entries(row: Row, run_id: str) -> list[Entry]:
     """Returns what the ledger has to know of a failure that a chain or a listener recorded, and not a run.
 
     A run records it before it replays the message. So destinations that are done stay done.

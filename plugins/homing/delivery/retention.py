@@ -33,7 +33,7 @@ def tidy_up(stores: PipelineStores) -> None:
         if properties.ledger_retention:
             trim_ledger(stores, properties.ledger_retention, patience=_PATIENCE)
     except HomingError as error:
-        log.warning("what is old in store %s stays for now: %s", stores.store.name, error)
+        log.warning("the old messages of store %s are not removed for now: %s", stores.store.name, error)
 
 
 def trim_ledger(stores: PipelineStores, older_than: float, *, patience: float = float("inf")) -> int:

@@ -144,7 +144,7 @@ class Settler:
                 self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
                 there = self._copy(letters, self._stores.dead_letters)
                 if there:
-                    log.warning("dead-lettered %d messages that crashed their consumers or the like", len(there))
+                    log.warning("dead-lettered %d messages that their store had given up", len(there))
                 finished = [*there, *(head.row_id for head in found.complete)]
                 store.finish_dead(finished)
                 moved += len(there)
@@ -189,7 +189,7 @@ class Settler:
         fence = ledger.open_step(run_id, _TAKE_UP, DEFAULT_LEASE)
         for row in held.store.batch_rows(held.lease, ids=untold):
             if records.chain_of(row) in ("", self._chain) or not self._chain:
-                ledger.record(fence, records.told(row, run_id))
+                ledger.record(fence, records.recorded_entries(row, run_id))
             else:
                 log.warning("message %s failed in another chain than %s, and is left to it", row["id"], self._chain)
                 foreign.add(row["id"])
@@ -310,7 +310,7 @@ class Settler:
             to.forget_finished([copy.id for copy in missing.values()])
             missing = self._store(missing, to)
         if missing:
-            log.warning("message %s stays: another one has its place in store %s", min(missing), to.name)
+            log.warning("message %s stays where it is: another message has its id in store %s", min(missing), to.name)
         return copies.keys() - missing
 
     def _store(self, copies: dict[str, Message], to: PipelineStore) -> dict[str, Message]:

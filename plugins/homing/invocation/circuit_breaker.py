@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from homing.constraints import AtLeastOne, Positive, check_fields
 from homing.errors import CircuitOpenError
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.invocation.rate_limit import Clock
 
 
@@ -31,9 +32,14 @@ class Circuit:
     def __init__(self, breaker: CircuitBreaker, clock: Clock = time.monotonic) -> None:
         self._breaker = breaker
         self._clock = clock
-        self._lock = threading.Lock()
         self._failures = 0
         self._open_until: float | None = None  # when the next call may try
+        self.start_over()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """Called in a forked process: the call that was trying has stayed in the one it was forked from."""
+        self._lock = threading.Lock()
         self._trying = False
 
     def enter(self) -> None:

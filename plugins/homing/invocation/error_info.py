@@ -18,7 +18,7 @@ from homing.errors import (
     WorkDirError,
     causes_of,
 )
-from homing.printable import Lines, printable
+from homing.printable import Lines
 
 _OWN_FRAMES = str(Path(homing.errors.__file__).parent)
 _STACK_LIMIT = 8000
@@ -62,7 +62,7 @@ def sign_of(error: BaseException) -> str:
     error of the system its number, in the system's words.
     """
     if isinstance(error, _OURS):
-        return f"{type(error).__qualname__}: {printable(text_of(error))}"
+        return f"{type(error).__qualname__}: {text_of(error)}"
     return "; ".join(dict.fromkeys(f"{_kind_of(cause)}{_place_of(cause)}" for cause in causes_of(error)))
 
 

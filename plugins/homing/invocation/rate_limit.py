@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from homing.constraints import Positive, check
+from homing.invocation.fork_safety import start_over_after_fork
 
 Clock = Callable[[], float]
 
@@ -32,8 +33,13 @@ class RateLimiter:
         self._burst = max(burst, self._interval)
         self._clock = clock
         self._sleep = sleep
-        self._lock = threading.Lock()
         self._next = -math.inf  # when the first turn comes that nothing has taken
+        self.start_over()
+        start_over_after_fork(self)
+
+    def start_over(self) -> None:
+        """Called in a forked process, which goes on with its own turns."""
+        self._lock = threading.Lock()
 
     def wait(self, turns: int = 1) -> None:
         """Takes so many turns, and returns when the first of them has come."""

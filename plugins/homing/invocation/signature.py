@@ -125,7 +125,7 @@ def _item_annotation(parameter: inspect.Parameter, function: Function, name: str
         return _EMPTY
     if get_origin(annotation) not in _LISTS:
         raise convention.error(
-            f"handler {name!r} takes batches, so its parameter {parameter.name!r} is a list, not {annotation}"
+            f"handler {name!r} takes batches, so its parameter {parameter.name!r} must be a list, got {annotation}"
         )
     return get_args(annotation)[0]
 

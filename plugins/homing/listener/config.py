@@ -10,8 +10,10 @@ from typing import Any
 from homing.constraints import AtLeastOne, Count, Duration, check_fields, partition_numbers
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError
-from homing.retry import RetryPolicy
+from homing.retry import RetryPolicy, one_policy
 from homing.store import Store
+
+_USUAL = RetryPolicy(max_retries=3, interval=1.0)
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ListenerConfig:
     concurrency         how many handlers run at the same time
     batch_size          how many messages an `on_messages` service gets at once, at most
     lease               seconds a message is held without a sign of life; renewed while its handler runs
-    max_handling_time   seconds after which a handler counts as hung: its message is no longer kept from others
+    max_handling_time   seconds after which a handler counts as hung: its lease is not renewed any more
     partitions          which partitions of the store are listened to; None for all
     """
 
@@ -51,17 +53,13 @@ class ListenerConfig:
         check_fields(self)
         if self.dead_letter_store is not None:
             object.__setattr__(self, "dead_letter_store", as_store(self.dead_letter_store, "dead_letter_store"))
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise ConfigurationError(f"retry must be a RetryPolicy, got {self.retry!r}")
-        if self.retry is not None and (self.max_retries, self.retry_seconds) != (3, 1.0):
-            raise ConfigurationError("a listener has either retry= or max_retries= and retry_interval=, not both")
+        self.policy  # noqa: B018 - raises for one that cannot be
         object.__setattr__(self, "partitions", partition_numbers(self.partitions))
         self._settle_switch()
 
     @property
     def policy(self) -> RetryPolicy:
-        """The retry policy all of this amounts to."""
-        return self.retry or RetryPolicy(self.max_retries, self.retry_seconds)
+        return one_policy(self.retry, self.max_retries, self.retry_seconds, usual=_USUAL, of="a listener")
 
     @property
     def share(self) -> dict[str, Any]:
@@ -70,22 +68,18 @@ class ListenerConfig:
 
     @property
     def polling_seconds(self) -> float:
-        """The polling interval."""
         return _seconds(self.polling_interval)
 
     @property
     def retry_seconds(self) -> float:
-        """The retry interval."""
         return _seconds(self.retry_interval)
 
     @property
     def lease_seconds(self) -> float:
-        """The lease."""
         return _seconds(self.lease)
 
     @property
     def handling_seconds(self) -> float:
-        """How long a handler may take."""
         return _seconds(self.max_handling_time)
 
     def _settle_switch(self) -> None:

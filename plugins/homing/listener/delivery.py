@@ -46,7 +46,6 @@ class Delivery:
 
     @property
     def id(self) -> str:
-        """The id of the message."""
         return self.message.id
 
     @property
@@ -73,7 +72,6 @@ class Delivery:
         self.isolated = True
 
     def begin_attempt(self) -> None:
-        """Counts an attempt."""
         self.attempts += 1
         self.began += 1
 

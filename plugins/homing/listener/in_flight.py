@@ -108,7 +108,7 @@ class InFlight:
             now = time.monotonic()
             while self._expected and self._expected[0] <= now:
                 heapq.heappop(self._expected)
-            # A store that has something now and hands out nothing, or rubbish, must not make the listener run hot.
+            # A store that has something due and hands out nothing, or no messages, must not make the listener run hot.
             pause = min(due_in or self._polling_interval, self._polling_interval)
             fresh, news = self._sort(messages)
             self._next_poll = now if news else now + pause

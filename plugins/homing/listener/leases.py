@@ -39,7 +39,6 @@ class DeliveryLeases:
             )
 
     def forget(self, delivery: Delivery) -> None:
-        """The listener does not hold it any more."""
         self._renewer.forget(delivery)
 
     def close(self) -> None:

@@ -48,11 +48,9 @@ class Counts:
         self._lock = threading.Lock()
 
     def add(self, outcome: str) -> None:
-        """Counts one."""
         with self._lock:
             self._counter[outcome] += 1
 
     def read(self, in_flight: int, oldest_age: float | None) -> ListenerMetrics:
-        """The numbers, with those of this moment."""
         with self._lock:
             return ListenerMetrics(**self._counter, in_flight=in_flight, oldest_age=oldest_age)

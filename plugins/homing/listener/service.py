@@ -109,7 +109,8 @@ def _function_of(attached: Any) -> Callable[..., Any]:
     function = getattr(attached, methods[0]) if methods else attached
     if not callable(function):
         raise ConfigurationError(
-            f"a service is a function or an object with on_message(content) or on_messages(contents), not {attached!r}"
+            "a service must be a function or an object with on_message(content) or on_messages(contents), got "
+            f"{attached!r}"
         )
     return function  # type: ignore[no-any-return]
 

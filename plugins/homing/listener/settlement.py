@@ -132,7 +132,12 @@ class OutcomeWriter:
         try:
             self._store.rest(delivery.message, resting=False)
         except (LeaseLostError, NotInFlightError) as error:
-            log.warning("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
+            log.warning(
+                "message %s of store %s is not handled, its lease is lost: %s",
+                delivery.id,
+                self._store_name,
+                sign_of(error),
+            )
             self._in_flight.finished(delivery)
             return False
         except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
@@ -228,7 +233,12 @@ class OutcomeWriter:
             if not self._store.postpone(delivery.message, delay, attempts=delivery.attempts):
                 return False
         except (LeaseLostError, NotInFlightError) as error:
-            log.warning("message %s of store %s: %s", delivery.id, self._store_name, sign_of(error))
+            log.warning(
+                "message %s of store %s was not postponed, its lease is lost: %s",
+                delivery.id,
+                self._store_name,
+                sign_of(error),
+            )
             self._in_flight.remember(delivery.id, delay, delivery.attempts, isolated=delivery.isolated)
         except Exception as error:  # noqa: BLE001 - a store that is away must not end the listener
             log.warning("message %s cannot wait in store %s: %s", delivery.id, self._store_name, sign_of(error))
@@ -272,7 +282,7 @@ class OutcomeWriter:
                 replace(delivery.message, id=successor, content=delivery.content, headers=headers, scheduled_at=due),
             )
         except Exception as error:  # noqa: BLE001 - then it is known here only, which is enough unless we crash
-            log.warning("message %s: what is done of it could not be stored: %s", delivery.id, sign_of(error))
+            log.warning("the progress of message %s could not be stored: %s", delivery.id, sign_of(error))
             return False
         self.settle(delivery, True, metrics.RETRIED if attempts else metrics.RELEASED)
         return True

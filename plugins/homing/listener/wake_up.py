@@ -25,7 +25,7 @@ class Waker:
     """Waits in a thread of its own, which does not keep a process alive. Thread-safe.
 
     It calls `wake` once for each `listen`, and may call it in vain: another consumer was quicker, or the store is
-    mistaken. It is no guarantee either: the listener also looks at its own intervals.
+    mistaken. Nor can it be relied on: the listener also looks at its own intervals.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Waker:
         self._thread = threading.Thread(target=self._run, name=f"homing-{name_of(store)}-waker", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, where the store wakes."""
         if self._store.wakes:
             self._thread.start()
 

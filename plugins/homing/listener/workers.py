@@ -61,7 +61,6 @@ class ListenerWorkers:
     # -- lifecycle ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the threads."""
         for _ in range(self._config.concurrency):
             self._add_worker()
         self._watch.start()
@@ -139,7 +138,7 @@ class ListenerWorkers:
         messages = [item for item in found if isinstance(item, Message) and type(item.id) is str]
         if len(messages) < len(found):
             count = len(found) - len(messages)
-            log.error("store %s handed out %d things that are no messages", self._store_name, count)
+            log.error("store %s handed out %d objects that are not messages", self._store_name, count)
         fresh, not_now = self.in_flight.arrived(messages, due_in)
         if fresh or not_now:
             self._waker.answered()
@@ -222,7 +221,7 @@ class ListenerWorkers:
         try:
             self._outcomes.bring_dead()
         except Exception as error:  # noqa: BLE001 - it is kept where it is, and looked for again
-            log.warning("what is dead in store %s stays there for now: %s", self._store_name, sign_of(error))
+            log.warning("the dead messages of store %s stay there for now: %s", self._store_name, sign_of(error))
 
     def _let_go_of_lost(self, delivery: Delivery) -> None:
         """Its lease is lost: unless a handler has it, it is not handled here any more. What a handler has is asked

@@ -30,7 +30,7 @@ from homing.pipeline.execution import Execution
 from homing.pipeline.flows import Flow, RouterFlow, SourceFlow, as_flows, as_source_flow, handlers_of
 from homing.pipeline.handlers import Handler
 from homing.pipeline.outcome import Counters, ExecutionError, ExecutionResult
-from homing.pipeline.replay import ReplayConfig, make_replay_listener, moved_on
+from homing.pipeline.replay import ReplayConfig, make_replay_listener, partial_progress
 from homing.pipeline.runner import run_chain
 from homing.pipeline.workers import PATIENCE, Workers
 from homing.retry import Retry
@@ -120,7 +120,7 @@ class HandlerChain:
             elif before is None and not error.message.content["done"]:
                 raise
             else:
-                raise moved_on(error, {} if before is None else before.done) from error
+                raise partial_progress(error, {} if before is None else before.done) from error
 
     def _execute(self, message: Message) -> ExecutionResult:
         execution = Execution(message)
@@ -247,7 +247,7 @@ def _asked_delay(errors: Iterable[HandlerError]) -> float:
 
 def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise ChainError(f"a chain needs a name that is a str and not empty, not {name!r}")
+        raise ChainError(f"a chain needs a name that is a str and not empty, got {name!r}")
     return name
 
 

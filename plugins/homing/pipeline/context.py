@@ -54,7 +54,6 @@ class MessageContext:
         return cast("T", bind(kind)(self.get_content()))
 
     def get_id(self) -> str:
-        """The id of the message."""
         return self._message.id
 
     def get_headers(self) -> dict[str, Any]:
@@ -95,7 +94,7 @@ class MessageContext:
         message.
         """
         if type(key) is not str:
-            raise UnstorableContentError(f"a property's name is a str, not {key!r}")
+            raise UnstorableContentError(f"the name of a property must be a str, got {key!r}")
         try:
             self._properties[key] = copy_json(value)
         except UnstorableContentError as error:

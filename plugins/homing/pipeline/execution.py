@@ -48,7 +48,6 @@ class Execution:
         return ExecutionResult(ctx.processed_message(), results, deliveries, self.dropped, context=ctx)
 
     def record(self, chain: str, batch_id: str | None, ref: MessageRef | None = None) -> dict[str, Any]:
-        """The failure record, if something failed."""
         return build_record(
             self.message,
             self.properties,
@@ -66,7 +65,6 @@ class Execution:
         return f"message {self.message.id} failed in chain {chain!r}: {reasons}"
 
     def outcomes(self) -> list[str]:
-        """What to count."""
         counted = [EXECUTED, *(delivery.state for _, delivery in self.deliveries)]
         if self.dropped is not None:
             counted.append(DROPPED)

@@ -58,7 +58,6 @@ class DestinationFlow:
 
     @property
     def name(self) -> str:
-        """The destination's name."""
         return self.destination.name
 
     def deliver(self, ctx: MessageContext) -> DeliveryOutcome:
@@ -136,7 +135,6 @@ class RouterFlow:
 
     @property
     def name(self) -> str:
-        """The router's name."""
         return self.router.name
 
     @property
@@ -206,7 +204,7 @@ def as_flows(written: Any) -> tuple[Flow, ...]:
     if isinstance(written, (Handler, DestinationFlow, RouterFlow)) or _is_pair(written):
         written = [written]
     if not isinstance(written, (list, tuple)) or not written:
-        raise ChainError(f"destinations_flow needs at least one destination, and this is {_show(written)}")
+        raise ChainError(f"destinations_flow needs at least one destination, got {_show(written)}")
     return tuple(_as_flow(item) for item in written)
 
 
@@ -218,10 +216,12 @@ def as_destination_flow(written: Any) -> DestinationFlow:
     target = written
     if isinstance(written, (list, tuple)):
         if len(written) != 2:  # noqa: PLR2004
-            raise ChainError(f"a destination flow is a destination or ([processors], destination), not {written!r}")
+            raise ChainError(
+                f"a destination flow must be a destination or ([processors], destination), got {written!r}"
+            )
         processors, target = written
     if not isinstance(target, Handler) or target.kind != DESTINATION:
-        raise ChainError(f"a destination flow ends in a destination, and this is {_show(target)}")
+        raise ChainError(f"a destination flow must end in a destination, got {_show(target)}")
     return DestinationFlow(_as_processors(processors, f"the flow of destination {target.name!r}"), target)
 
 
@@ -248,7 +248,7 @@ def _as_processors(written: Any, place: str) -> tuple[Handler, ...]:
     items = written if isinstance(written, (list, tuple)) else (written,)
     for item in items:
         if not isinstance(item, Handler) or item.kind not in PROCESSORS:
-            raise ChainError(f"{place} takes processors, and this is {_show(item)}")
+            raise ChainError(f"{place} takes processors, got {_show(item)}")
     return tuple(items)
 
 

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from homing.errors import ChainError
+from homing.constraints import AtLeastOne, check
+from homing.errors import ChainError, ConfigurationError
 from homing.invocation.batch_result import PartialFailure
 from homing.invocation.circuit_breaker import Circuit, CircuitBreaker
 from homing.invocation.coroutines import run
@@ -30,7 +31,7 @@ from homing.json_values import is_unicode
 from homing.pipeline.clients import Client
 from homing.pipeline.context import MessageContext
 from homing.pipeline.signals import Drop
-from homing.retry import RetryPolicy
+from homing.retry import RetryPolicy, one_policy
 
 FILTER = "filter"
 TRANSFORMER = "transformer"
@@ -142,7 +143,7 @@ class Handler:
         """Raises the ChainError of a handler that takes DataFrames where there is only one message."""
         raise ChainError(
             f"the {self.kind} {self.name!r} takes a whole DataFrame and runs on Spark only, "
-            "nor can a router pick it: run the chain with delivery_dag, or write the handler for one message"
+            "and no router can pick it: run the chain with delivery_dag, or write the handler for one message"
         )
 
 
@@ -224,21 +225,16 @@ def destination(
     `rate` how many calls a second are made at most, by all tasks of a job together; `breaker` stops calling one that is
     down, and its messages fail at once, to be replayed.
     """
-    policy = RetryPolicy(max_retries, retry_interval)
-    if retry is not None:
-        if policy != RetryPolicy():
-            raise ChainError("a destination has either retry= or max_retries= and retry_interval=, not both")
-        if not isinstance(retry, RetryPolicy):
-            raise ChainError(f"retry= is a RetryPolicy, not {retry!r}")
-        policy = retry
-    if batch is not None and (type(batch) is not int or batch < 1):
-        raise ChainError(f"batch= is how many messages a destination takes at once, from 1 up, not {batch!r}")
+    try:
+        policy = one_policy(retry, max_retries, retry_interval, usual=RetryPolicy(), of="a destination")
+        check("batch= of a destination", batch, AtLeastOne | None)
+        check("threads= of a destination", threads, AtLeastOne)
+    except ConfigurationError as error:
+        raise ChainError(str(error)) from error
     if setup is not None and not callable(setup):
-        raise ChainError(f"setup= is a function that makes the destination's client, not {setup!r}")
-    if type(threads) is not int or threads < 1:
-        raise ChainError(f"threads= is how many messages are delivered at the same time, from 1 up, not {threads!r}")
+        raise ChainError(f"setup= must be a function that makes the destination's client, got {setup!r}")
     if breaker is not None and not isinstance(breaker, CircuitBreaker):
-        raise ChainError(f"breaker= is a CircuitBreaker, not {breaker!r}")
+        raise ChainError(f"breaker= must be a CircuitBreaker, got {breaker!r}")
     others = (policy != RetryPolicy(), batch, setup, threads > 1, rate, breaker)
     if dataframe and any(others):
         raise ChainError(
@@ -288,14 +284,15 @@ def _name_of(function: Function, kind: str, name: str | None) -> str:
     if isinstance(function, Handler):
         raise ChainError(f"handler {function.name!r} is a {function.kind} already and cannot be a {kind} as well")
     if not callable(function):
-        raise ChainError(f"a {kind} is made from a function, not from {function!r}")
+        raise ChainError(f"a {kind} must be made from a function, got {function!r}")
     chosen = getattr(function, "__name__", None) if name is None else name
     if not isinstance(chosen, str) or not chosen.strip():
-        raise ChainError(f"a {kind} needs a name that is a str and not empty, not {chosen!r}")
+        raise ChainError(f"a {kind} needs a name that is a str and not empty, got {chosen!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ChainError(f"handler {chosen!r} is a generator, which would run nothing; return instead of yield")
     if len(chosen) > _LONGEST_NAME or "\0" in chosen or not is_unicode(chosen):
         raise ChainError(
-            f"a {kind} is named in at most {_LONGEST_NAME} characters that every store can keep, not {chosen!r}"
+            f"the name of a {kind} must have at most {_LONGEST_NAME} characters, no NUL and no lone surrogate, got "
+            f"{chosen!r}"
         )
     return str.__str__(chosen)  # whatever kind of text it was: the ledger keeps it

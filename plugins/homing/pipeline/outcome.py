@@ -37,7 +37,6 @@ class DeliveryOutcome(NamedTuple):
 
 
 def failed(flow: str, error: HandlerError) -> DeliveryOutcome:
-    """The outcome of a flow in which a handler failed."""
     return DeliveryOutcome(flow, FAILED, None, error.attempts, error)
 
 
@@ -94,7 +93,6 @@ class Counters:
         self._lock = threading.Lock()
 
     def add(self, *outcomes: str) -> None:
-        """Counts one of each."""
         with self._lock:
             for outcome in outcomes:
                 self._counter[outcome] += 1

@@ -77,7 +77,7 @@ class ReplayService:
         try:
             self._chain.replay(message)
         except ExecutionError as error:
-            progress = moved_on(error, before.done)
+            progress = partial_progress(error, before.done)
             if progress.durable:
                 # Stored anew beside the entry it comes from, under a name of its own. What is not stored anew keeps its
                 # name: given up twice, as after a crash, it is still one dead letter.
@@ -85,7 +85,7 @@ class ReplayService:
             raise progress from error
 
 
-def moved_on(error: ExecutionError, before: Mapping[str, Any]) -> Progress:
+def partial_progress(error: ExecutionError, before: Mapping[str, Any]) -> Progress:
     """What is left to do after a failure, worth storing at once if more destinations are done than before."""
     record = error.message.content
     return Progress(record, durable=set(record["done"]) > set(before), content_type=FAILURE_TYPE)

@@ -63,7 +63,6 @@ class _Job(Generic[T]):
         return self._claim.acquire(blocking=False)
 
     def run_here(self) -> T:
-        """Runs the call where it was made."""
         return self._call()
 
     def run(self) -> None:

@@ -147,7 +147,7 @@ class Check:
                 name,
             )
         if after["empty"]:
-            raise HandlerError(f"transformer {name!r} returned a null `message`: a content has a value", name)
+            raise HandlerError(f"transformer {name!r} returned a null `message`: every message needs a content", name)
 
 
 _NOTHING: Mapping[str, Any] = {"rows": 0, "ids": None, "empty": 0}

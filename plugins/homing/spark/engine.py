@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import count
 
@@ -40,8 +40,9 @@ class Pipeline:
     """The names a job is given: the chain as "module:attribute", the stores as URLs or `env:NAME`."""
 
     chain: str
-    store: str
-    dead_letter_store: str
+    # No part of the repr: a URL may hold a password.
+    store: str = field(repr=False)
+    dead_letter_store: str = field(repr=False)
 
     def address(self, held: LeasedPart, stores: PipelineStores) -> StoreAddress:
         """Where to find what is held there, from any process."""

@@ -13,7 +13,7 @@ _CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _SERVER_GONE = ("StatusCode.UNAVAILABLE",)
 # A store, a lease or Spark itself: no handler and no message. Spark's in its own words to the letter: an author's error
 # may also say that something was cancelled.
-_NOBODY = (
+_OUTAGES = (
     "LeaseLostError",
     "StoreUnavailableError",
     "[SPARK_JOB_CANCELLED]",
@@ -57,7 +57,7 @@ def is_outage(error: BaseException) -> bool:
     """Whether it is known that no message is to blame."""
     if isinstance(error, HomingError):
         return not isinstance(error, HandlerError)
-    return any(sign in str(error) for sign in _NOBODY)
+    return any(sign in str(error) for sign in _OUTAGES)
 
 
 def is_fault(error: BaseException) -> bool:

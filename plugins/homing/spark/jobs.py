@@ -49,14 +49,12 @@ MOST_CRASHES = 20
 
 
 def process_main(argv: Sequence[str] | None = None) -> int:
-    """Runs the source flow over a claimed batch."""
     parser = _parser("process", "Run a chain's source flow over a claimed batch.", work_dir=True)
     arguments = parser.parse_args(argv)
     return _run("process", arguments, lambda engine: engine.process(arguments.work_dir))
 
 
 def deliver_main(argv: Sequence[str] | None = None) -> int:
-    """Delivers a processed batch to one destination."""
     parser = _parser("deliver", "Deliver a processed batch to one destination.", work_dir=True)
     parser.add_argument("--flow", required=True, help="the destination, or the destination router")
     arguments = parser.parse_args(argv)
@@ -194,12 +192,12 @@ def _files(*, without_spark: bool) -> Files:
 
 
 def survive_crashes(ledger: Ledger, open_step: Callable[[], Fence], run: Callable[[Fence], None]) -> None:
-    """Runs a step to its end. When a message kills the worker that handles it, it is found, left out and recorded as
+    """Runs a step to its end. When a message crashes the worker that handles it, it is found, left out and recorded as
     failed, and the rest of the batch goes on."""
     for crashes in range(MOST_CRASHES + 1):
         fence = open_step()
         if killer := crash_tracking.record_crash(ledger, fence):
-            log.warning("message %s kills the worker that handles it: it is left out", killer)
+            log.warning("message %s crashes the worker that handles it: it is left out", killer)
         if fence.crashed:
             log.warning("a worker crashed in this batch; continuing one message at a time")
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from homing.constraints import AtLeastOne, read_text
 from homing.errors import ConfigurationError, UnsupportedError
 from homing.pipeline_store import PipelineStore, is_pipeline_store
 from homing.store import Store
@@ -16,7 +17,8 @@ from homing.stores import open_store
 class StoreAddress:
     """How to find a store. It is sent to the executors, so it holds no open store: each process opens its own."""
 
-    url: str
+    # No part of the repr: a URL may hold a password.
+    url: str = field(repr=False)
     store: str | None = None
 
     @classmethod
@@ -52,10 +54,5 @@ class StoreAddress:
 
 
 def number(options: Mapping[str, str], name: str, default: int | None) -> int | None:
-    """A whole number from 1 up. Raises ConfigurationError."""
-    value = options.get(name)
-    if value is None:
-        return default
-    if not value.isdecimal() or int(value) < 1:
-        raise ConfigurationError(f'the option "{name}" is a whole number from 1 up, not {value!r}')
-    return int(value)
+    """An integer >= 1. Raises ConfigurationError."""
+    return read_text(f'the option "{name}"', options.get(name, default), AtLeastOne | None)

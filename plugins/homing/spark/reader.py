@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from homing.delivery.arrow.columns import STORED
 from homing.delivery.arrow.page import Page, read_pages
 from homing.errors import ConfigurationError
+from homing.failure import FAILURE_STORE
 from homing.scans import ALL, DEAD, WAITING, Condition, held_by
 from homing.spark.options import StoreAddress, number
 
@@ -59,11 +60,11 @@ class StoreReader(DataSourceReader):
         self._which = options.get("messages", ALL if self._batch_id else WAITING)
         if self._which not in (WAITING, _FAILED, DEAD, ALL):
             raise ConfigurationError(
-                f'the option "messages" is one of {WAITING}, {_FAILED}, {DEAD}, {ALL}, not {self._which!r}'
+                f'the option "messages" must be one of {WAITING}, {_FAILED}, {DEAD}, {ALL}, got {self._which!r}'
             )
         if self._which == _FAILED:
             with self._address.open_sql("cannot be read by Spark") as store:
-                self._address = StoreAddress(self._address.url, f"{store.name}_failures")
+                self._address = StoreAddress(self._address.url, f"{store.name}{FAILURE_STORE}")
             self._which = WAITING
         self._parts = number(options, "partitions", _DEFAULT_PARTITIONS) or 1
         self._conditions: tuple[Condition, ...] = ()
@@ -97,7 +98,6 @@ class FilteringStoreReader(StoreReader):
 
 
 def read_range(address: StoreAddress, part: Range, which: str = ALL, *, copies: bool = False) -> Iterator[Page]:
-    """The messages of a range, page by page."""
     with address.open_sql("cannot be read by Spark") as store:
         yield from read_pages(store, part.after, part.upto, which=which, conditions=part.conditions, copies=copies)
 

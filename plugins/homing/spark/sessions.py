@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from homing import portions
+from homing.spark.submit.java import require_java
 from homing.spark.submit.job import UI_SENTENCE
 from homing.spark.submit.py_files import PY_FILES
 
@@ -38,6 +39,8 @@ def open_session(name: str) -> Iterator[SparkSession]:
         finally:
             spark.stop()
         return
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # where spark-submit started this, Java runs already
+        require_java()
     # A second copy of a task that delivers would deliver a second time.
     spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
     try:

@@ -33,7 +33,7 @@ class StoreStreamReader(DataSourceStreamReader):
         self._parts = number(options, "partitions", _DEFAULT_PARTITIONS) or 1
         self._start = options.get("start", "earliest")
         if self._start not in ("earliest", "latest"):
-            raise ConfigurationError(f'the option "start" is earliest or latest, not {self._start!r}')
+            raise ConfigurationError(f'the option "start" must be earliest or latest, got {self._start!r}')
         self._open().close()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
@@ -26,7 +26,8 @@ class Task:
     """What a task needs to run the chain. It is sent to the executors, so it holds names and no open connections."""
 
     chain: str
-    store_url: str
+    # No part of the repr: a URL may hold a password.
+    store_url: str = field(repr=False)
     fence: Fence
     #: The messages the run holds; None for all that are read.
     held: frozenset[MessageRef] | None = None

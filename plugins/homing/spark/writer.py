@@ -50,7 +50,7 @@ class _Writing:
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._address = StoreAddress.of(options)
         if overwrite:
-            raise ConfigurationError('a store is added to, not overwritten: use mode("append")')
+            raise ConfigurationError('cannot overwrite a store, only add to it: use mode("append")')
         unknown = [name for name in schema.names if name not in STORED.names]
         if "message" not in schema.names or unknown:
             raise ConfigurationError(
@@ -59,7 +59,7 @@ class _Writing:
             )
         headers = schema["headers"].dataType if "headers" in schema.names else None
         if headers is not None and not isinstance(headers, (StringType, MapType)):
-            raise ConfigurationError(f"the column `headers` is a map or JSON text, not {headers.simpleString()}")
+            raise ConfigurationError(f"the column `headers` must be a map or JSON text, got {headers.simpleString()}")
         self._has_ids = "id" in schema.names
         # Names the job, so that ids made for rows without one are the same in every try of a task.
         self._job = new_id()

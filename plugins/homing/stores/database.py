@@ -10,7 +10,7 @@ from homing.stores.sql.database import Database
 from homing.stores.sql.schema import Key, registry_table, table_name
 from homing.stores.sql.timeouts import limited_to
 
-__all__ = ["Database", "Key", "SqlStore", "drop_store", "limited_to", "open_database", "open_sql_store"]
+__all__ = ["Key", "SqlStore", "drop_store", "limited_to", "open_database", "open_sql_store"]
 
 
 def open_database(url: URL, name: str, *tables: sa.Table) -> Database:

@@ -39,7 +39,6 @@ def refuse_repeated(names: Iterable[str]) -> None:
 
 
 def option_names(*kinds: type) -> list[str]:
-    """The options that these types declare."""
     return [_STORE if name == "name" else name for kind in kinds for name in _declared(kind)]
 
 

@@ -1,4 +1,4 @@
-"""Processes killed, servers restarted, clocks that disagree: nothing is lost, and who lost his lease is told."""
+"""Processes killed, servers restarted, clocks that disagree: nothing is lost, and a lost lease is told."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_server_restarted_in_mid_stream_loses_nothing(place: Place, request: p
     with place.open() as store:
         store.store("warm-up")
         drain(store, 1)
-        # Only what was in somebody's hands when the server died may come twice; a broker may lose acknowledgements.
+        # Only what a consumer held when the server died may come twice; a broker may lose acknowledgements.
         duplicates = 2 if DEDUPLICATION in store.features else 20
     producer, consumer = start("produce", place, count), start("consume", place, 6)
     assert producer.stdout is not None
@@ -148,7 +148,7 @@ def test_consumers_whose_clocks_disagree_agree_on_who_holds_a_message(
     if place.subject.name == "sqlite":
         pytest.skip("consumers of SQLite share one machine's clock")
     if place.subject.name == "servicebus":
-        pytest.skip("the service lets nobody in whose clock is wrong: his tokens are not valid yet, or no longer")
+        pytest.skip("the service refuses a client whose clock is wrong: its tokens are not valid yet, or no longer")
 
     # Stored first of all by the one whose clock is wrong, it is due at once for the others.
     assert output(start("produce", place, 1, wrong_by=wrong_by)) == ["0"]

@@ -146,7 +146,7 @@ class Comparison(RuleBasedStateMachine):
         self.ends(self.known[message.id], ACKNOWLEDGED if success else AVAILABLE, self.tick())
 
     def ends(self, known: Expected, state: str, due: int) -> None:
-        """Its lease is given back; what comes again is nobody's."""
+        """Its lease is given back; what comes again is held by no consumer."""
         known.state, known.due, known.token = state, due, None
         known.batch = None if state in (AVAILABLE, DEFERRED) else known.batch
 

@@ -45,7 +45,7 @@ def hold(url: str) -> None:
 def consume(url: str, idle: str, together: str = "") -> None:
     """Prints the content of each message it is handed, and acknowledges it, until there was none for `idle` seconds.
 
-    Printed first: when the answer to an acknowledgement is lost, nobody can say whether it was taken. So it prints the
+    Printed first: when the answer to an acknowledgement is lost, it is not known whether it was taken. So it prints the
     content again, behind UNSETTLED. With `together`, it says when it is ready and begins when its input is closed.
     """
     with open_store(url) as store:

@@ -1,6 +1,7 @@
 """The DAG file of every scenario: copied once for each, and named after it, so that each can be broken alone."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import matrix_holds
@@ -18,6 +19,7 @@ delivery_dag(
     store=f"sqlite:///{home}/store.db?store={name}",
     dead_letter_store=f"sqlite:///{home}/store.db?store={name}_dead",
     max_retries=0 if name in ONE_TRY else 1,
+    default_args={"retries": 0 if name in ONE_TRY else 1, "retry_delay": timedelta(seconds=1)},
     retry_interval=1,
     work_dir=str(home / "work"),
     spark_above=0,  # what is killed is to be Spark's, however few the messages

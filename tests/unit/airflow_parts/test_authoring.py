@@ -58,7 +58,8 @@ def test_a_dag_file_gives_all_its_dags_whichever_level_they_are_written_at(
     assert shop.get_task(f"{group}.settle").is_teardown
     assert shop.get_task(f"{group}.process").upstream_task_ids == {f"{group}.listen"}
     assert bag.dags["orders_replay"].get_task("replay").upstream_task_ids == {"select", "approve"}
-    assert bag.dags["orders"].get_task("process").retries == 3
+    assert bag.dags["orders"].get_task("process").retries == 5
+    assert bag.dags["orders_replay"].get_task("replay").retries == 3
     assert bag.dags["orders_replay"].is_paused_upon_creation is False
 
 
@@ -138,18 +139,19 @@ def test_groups_of_one_name_in_different_groups_share_nothing(chain: str, urls: 
     assert pipelines[0].work_folder != pipelines[1].work_folder
 
 
-def test_a_pipeline_whose_messages_have_no_retries_still_waits_for_its_stores(
+def test_a_pipeline_whose_messages_have_no_retries_still_waits_for_its_stores_and_for_spark(
     chain: str, urls: tuple[str, str]
 ) -> None:
-    first_pass, _ = delivery_dag("x", chain=chain, store=urls[0], dead_letter_store=urls[1], max_retries=0)
+    first_pass, replay = delivery_dag("x", chain=chain, store=urls[0], dead_letter_store=urls[1], max_retries=0)
 
     assert {task.task_id: task.retries for task in first_pass.tasks} == {
         "listen": 5,
-        "process": 0,
-        "deliver.lake": 0,
-        "deliver.crm": 0,
+        "process": 5,
+        "deliver.lake": 5,
+        "deliver.crm": 5,
         "settle": 5,
     }
+    assert replay.get_task("replay").retries == 0
 
 
 # -- producing -------------------------------------------------------------------------------------------------

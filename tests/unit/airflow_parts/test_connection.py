@@ -67,6 +67,21 @@ def test_a_password_that_is_not_escaped_is_in_no_error_of_a_task_nor_of_a_dag_fi
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("host", ["h\u2100st", "[::1", "a@b"])
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_form_whose_host_is_none_is_refused_without_its_password(
+    scheme: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own error about the URL that the form makes quotes it."""
+    form = {"conn_type": "homing", "host": host, "login": "me", "password": "s3cret", "extra": {"scheme": scheme}}
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps(form))
+
+    for find in (find_url, find_public_url):
+        with pytest.raises(ConfigurationError, match="its host must be the name of a host") as caught:
+            find("odd")
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.mark.parametrize("kind", ["postgres", "http", "generic", ""])
 def test_a_connection_of_another_type_is_no_store_and_its_password_is_not_shown(kind: str) -> None:
     theirs = Connection(conn_id="theirs", conn_type=kind, password="sqlite:////s3cret.db?store=x")  # noqa: S106

@@ -199,7 +199,7 @@ def test_a_batch_is_held_until_its_next_try(
 def test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held(
     spec: PipelineConfig, failed: list[str], stores: PipelineStores, rate: Any
 ) -> None:
-    with pytest.raises(AirflowFailException, match="rate is a number of messages per second"):
+    with pytest.raises(AirflowFailException, match="rate must be >= 1e-05 messages per second"):
         ReplayOperator(task_id="replay", pipeline=spec, ids=failed, rate=rate).execute(context("replay"))
 
     assert set(stores.failures.count().items()) >= {("available", 3)}

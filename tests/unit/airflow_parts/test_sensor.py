@@ -152,6 +152,19 @@ def test_partitions_that_the_store_of_a_pipeline_does_not_have_are_refused(
         PipelineConfig("x", chain=chain, store=url.format(urls[0]), dead_letter_store=urls[1], partitions=[2])
 
 
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [
+        ({"polling_interval": 0}, "polling_interval must be a number > 0, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        ({"lease": -1}, "lease must be a number > 0, got -1"),
+    ],
+)
+def test_a_sensor_of_a_store_alone_says_at_once_what_its_settings_must_be(setting: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        StoreSensor(task_id="listen", store="env:ORDERS", **setting)
+
+
 @pytest.fixture(params=["rabbitmq", "servicebus"])
 def broker_url(request: pytest.FixtureRequest) -> str:
     server = request.getfixturevalue(request.param)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from homing.delivery import PipelineStores, work_files
+from homing.delivery.operations import read_operations
 from tests.unit.cli.conftest import Shell
 from tests.unit.delivery.conftest import FLOWS, Pipeline
 
@@ -205,6 +206,10 @@ def test_purge_removes_what_the_retention_of_the_ledger_says(
     assert homing.json("purge", "--older-than", "0") == {"store": "orders", "removed": 1, "ledger_removed": 1}
     assert homing.json("purge", "--dry-run") == {"store": "orders", "would_remove": 0, "ledger_would_remove": 0}
     assert stores.ledger.known([done]) == {}
+    assert [one.outcome for one in read_operations(stores.store)] == [
+        {"removed": 0, "ledger_removed": 0},
+        {"removed": 1, "ledger_removed": 1},
+    ]
 
 
 def test_purge_leaves_the_ledger_alone_where_it_does_not_know_the_dead_letters(

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from homing.delivery import Batch, Settlement, open_pipeline_stores, run_audit
 from homing.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
+from homing.failure import read_record
 from homing.ledger import DELIVERED, DROPPED, FILTERED, PART, PROCESSED, SOURCE_FLOW, Entry
-from homing.pipeline import read_record
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 

@@ -7,21 +7,24 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from homing import CircuitBreaker, HandlerChain, destination, destination_router
-from homing.delivery import PipelineStores, open_pipeline_stores, run_audit
+from homing import CircuitBreaker, HandlerChain, destination, destination_router, lease_renewer
+from homing.delivery import PipelineStores, open_pipeline_stores, run_audit, step
 from homing.delivery.dead_letter import dead_letter_messages
+from homing.delivery.lease_keeper import LeaseKeeper
 from homing.delivery.local_engine import LocalEngine
 from homing.delivery.local_replay import replay_in_process
 from homing.errors import ChainError, LeaseLostError
+from homing.invocation.rate_limit import RateLimiter
 from homing.ledger import DELIVERED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.pipeline.handlers import Handler
+from tests.clocks import Clock
 from tests.unit.delivery.conftest import FLOWS, Crash, Pipeline
 
 
@@ -252,15 +255,31 @@ def test_a_replay_that_was_taken_over_stops_at_its_next_delivery(pipeline: Pipel
     assert len(received) == 1
 
 
+def wait_until(true: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("what was waited for did not happen")
+
+
 @pytest.mark.parametrize("slow", ["message", "rate"])
 def test_a_replay_keeps_its_batch_while_a_message_takes_or_waits_longer_than_the_lease(
-    pipeline: Pipeline, slow: str
+    pipeline: Pipeline, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores, received = pipeline.stores, list[object]()
+    stores, received, clock, lease = pipeline.stores, list[object](), Clock(), 60.0
+    for store in (stores.store, stores.failures, stores.dead_letters):
+        monkeypatch.setattr(store._database, "_ticks", clock)
     ids = fail_both(pipeline, 1, 2)
     batch = pipeline.batch("replay")
-    batch.reclaim(ids, 2.0)
+    batch.reclaim(ids, lease)
     begun, ends = threading.Event(), threading.Event()
+    # Renewed soon by this machine's clock, and long by the stores', which goes on when the lease was renewed.
+    renewals, renew = list[float](), LeaseKeeper._renew
+    monkeypatch.setattr(lease_renewer, "_RENEW_AT", 0.001)
+    monkeypatch.setattr(LeaseKeeper, "_renew", lambda keeper: renewals.append(renew(keeper)) or lease)
+    if slow == "rate":
+        monkeypatch.setattr(step, "RateLimiter", lambda rate, sleep: RateLimiter(rate, sleep=lambda _: ends.wait(60)))
 
     @destination
     def lake(content: object) -> None:
@@ -271,12 +290,18 @@ def test_a_replay_keeps_its_batch_while_a_message_takes_or_waits_longer_than_the
 
     chain = HandlerChain("orders", destinations_flow=[lake])
     with ThreadPoolExecutor(1) as pool:
-        rate = 0.2 if slow == "rate" else 1000
-        replayed = pool.submit(replay_in_process, stores, batch, chain, rate=rate, lease=2.0)
+        rate = 0.001 if slow == "rate" else 1000
+        replayed = pool.submit(replay_in_process, stores, batch, chain, rate=rate, lease=lease)
         assert begun.wait(60)
-        time.sleep(3.0)  # longer than the lease, and the first message, or the wait for the second, goes on
-        taken = pipeline.batch("somebody else's").reclaim(ids)
-        ends.set()
+        taken = 0
+        try:
+            for _ in range(3):  # more than twice the lease, and the message, or the wait for the second, goes on
+                enough = len(renewals) + 2  # the first of these may have begun before
+                wait_until(lambda enough=enough: len(renewals) >= enough)
+                clock.advance(0.9 * lease)
+                taken += pipeline.batch("somebody else's").reclaim(ids)
+        finally:
+            ends.set()
         tally = replayed.result(timeout=60)
 
     assert taken == 0
@@ -302,10 +327,7 @@ def test_a_replay_that_loses_its_step_while_it_waits_for_its_rate_begins_with_no
     with ThreadPoolExecutor(1) as pool:
         chain = HandlerChain("orders", destinations_flow=[lake])
         replayed = pool.submit(replay_in_process, stores, batch, chain, rate=0.05, lease=1.0)
-        for _ in range(6_000):
-            if has_recorded():
-                break
-            time.sleep(0.01)
+        wait_until(has_recorded)
         stores.ledger.open_step("replay", "replay", 600)
         with pytest.raises(LeaseLostError):
             replayed.result(timeout=60)

@@ -397,7 +397,7 @@ def test_the_id_of_a_forgotten_message_can_be_stored_again(pipeline: Pipeline, w
 
 
 def test_a_reason_is_needed(pipeline: Pipeline) -> None:
-    with pytest.raises(ConfigurationError, match="say why"):
+    with pytest.raises(ConfigurationError, match="reason must not be empty"):
         erasure.forget(pipeline.stores, [MessageRef("", 1, "x")], " ")
 
 

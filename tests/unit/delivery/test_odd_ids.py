@@ -144,7 +144,7 @@ def test_a_failure_record_of_an_odd_message_is_dead_lettered_with_what_is_wrong(
     assert world.got == []
     letter = world.letter()
     assert letter.dead_letter_reason == "homing.errors.UnreadableMessageError"
-    assert "message odd says it is a failure record, and is none" in letter.dead_letter_description
+    assert "message odd has the content type of a failure record and is not one" in letter.dead_letter_description
     assert [(failure.message_id, failure.dead) for failure in world.failures()] == [("odd", True)]
     assert run_audit(world.stores, ["crm"]).balanced
 

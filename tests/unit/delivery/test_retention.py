@@ -199,7 +199,7 @@ def test_a_database_that_is_away_by_then_holds_up_no_settlement(
     with caplog.at_level(logging.WARNING, logger=retention.__name__):
         tidy_up(pipeline.stores)
 
-    assert "what is old in store orders stays for now: away" in caplog.text
+    assert "the old messages of store orders are not removed for now: away" in caplog.text
 
 
 def test_a_ledger_that_cannot_be_trimmed_holds_up_no_settlement(
@@ -212,7 +212,7 @@ def test_a_ledger_that_cannot_be_trimmed_holds_up_no_settlement(
     with caplog.at_level(logging.WARNING, logger=retention.__name__):
         message_id = delivered(pipeline)
 
-    assert "what is old in store orders stays for now" in caplog.text
+    assert "the old messages of store orders are not removed for now" in caplog.text
     assert len(stores.ledger.known([message_id])) == 1
 
 

@@ -16,8 +16,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from homing import Message, open_store
 from homing.errors import ConfigurationError, UnsupportedError
+from homing.ledger import Fence
 from homing.spark.datasource import HomingDataSource
+from homing.spark.engine import Pipeline
+from homing.spark.options import StoreAddress
 from homing.spark.reader import StoreReader
+from homing.spark.task import Task
 from homing.spark.writer import StoreWriter
 from homing.store import DEDUPLICATION
 from homing.stores.sql import SqlStore
@@ -132,7 +136,7 @@ def test_an_empty_store_has_no_parts(url: str, store: SqlStore) -> None:
     [
         ({}, 'needs the option "url"'),
         ({"messages": "gone"}, "one of waiting, failed, dead, all"),
-        ({"partitions": "none"}, "whole number"),
+        ({"partitions": "none"}, "must be an integer >= 1, got 'none'"),
         ({"url": "memory://orders"}, "lives in one process"),
     ],
 )
@@ -375,3 +379,10 @@ def test_a_store_that_cannot_tell_ids_apart_is_warned_of(
     writer.write(iter([frame]))
 
     assert "twice" in caplog.text
+
+
+def test_what_travels_to_executors_shows_no_password_when_it_is_printed() -> None:
+    url = "postgresql://ann:s3cret@host/db?store=orders"
+    travelling = StoreAddress.of({"url": url}), Task("chain:chain", url, Fence("run", "process", "me"))
+
+    assert "s3cret" not in repr((*travelling, Pipeline("chain:chain", url, url)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from homing.errors import ConfigurationError
+from homing.errors import ConfigurationError, WorkDirError
 from homing.spark.submit.master import is_local, refuse_unreachable
 from homing.spark.submit.py_files import build_py_files
 
@@ -111,3 +111,12 @@ def test_only_modules_are_sent_and_no_secret_that_lies_beside_them(
 
     assert {name for name in sent if name.startswith("secretive/")} == {"secretive/__init__.py", "secretive/chain.py"}
     assert all(name.endswith((".py", ".so")) for name in sent)
+
+
+def test_a_zip_that_another_user_may_have_put_there_is_not_sent(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    build_py_files(folder)
+    folder.chmod(0o777)
+
+    with pytest.raises(WorkDirError, match="open to other users"):
+        build_py_files(folder)

@@ -10,16 +10,22 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import homing
-from homing import open_store
+from homing import lease_renewer, open_store
 from homing.errors import LeaseLostError
+from homing.listener import in_flight
 from homing.message import ACKNOWLEDGED, AVAILABLE, Message
+from homing.stores.sql import SqlStore
+from tests.clocks import Clock, let_time_pass
 
 
 def broken(content: Any) -> None:
@@ -101,41 +107,76 @@ def test_generator_returned_by_a_function_is_a_failure_because_nothing_ran(
     until(lambda: plain_dead.available)
 
 
-def test_lease_is_renewed_for_as_long_as_the_handler_runs(store: Any, url: str, listen: Any, until: Any) -> None:
+class Kept:
+    """A store that is renewed soon by this machine's clock and whose leases are long by its own, which only goes on
+    when a lease was renewed: however slow the machine is, none ends that is kept."""
+
+    lease = 60.0
+
+    def __init__(self, url: str, clock: Clock, until: Callable[..., None]) -> None:
+        self.clock, self._until = clock, until
+        self.store, self.other = (SqlStore(sa.make_url(url), "orders", clock=clock) for _ in range(2))
+        self._renewals, self._renew = 0, self.store.renew
+        self.store.renew = self._counted  # type: ignore[method-assign]
+
+    def _counted(self, *args: Any) -> None:
+        self._renew(*args)
+        self._renewals += 1
+
+    def outlast_leases(self) -> None:
+        """More than twice a lease goes by, and at no time another consumer gets anything."""
+        for _ in range(3):
+            enough = self._renewals + 2  # the first of these may have begun before
+            self._until(lambda enough=enough: self._renewals >= enough)
+            self.clock.advance(0.9 * self.lease)
+            assert self.other.retrieve() is None
+
+
+@pytest.fixture
+def kept(url: str, until: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    monkeypatch.setattr(lease_renewer, "_RENEW_AT", 0.001)
+    made = Kept(url, Clock(), until)
+    with made.store, made.other:
+        yield made
+
+
+def test_lease_is_renewed_for_as_long_as_the_handler_runs(kept: Kept, listen: Any, until: Any) -> None:
     entered, leave = threading.Event(), threading.Event()
     calls: list[Any] = []
 
     def on_message(content: Any) -> None:
         calls.append(content)
         entered.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
 
-    store.store(1)
-    listener = listen(store, on_message, lease=1.0)
+    kept.store.store(1)
+    listener = listen(kept.store, on_message, lease=kept.lease)
     assert entered.wait(20)
-    with open_store(f"{url}?store=orders") as other:
-        limit = threading.Timer(2.2, leave.set)  # more than twice the lease
-        limit.start()
-        while not leave.wait(0.02):
-            assert other.retrieve() is None
+    kept.outlast_leases()
+    leave.set()
     until(lambda: listener.metrics().processed == 1)
     assert calls == [1]
 
 
-def test_lease_is_renewed_while_a_message_waits_for_its_retry(store: Any, url: str, listen: Any, until: Any) -> None:
+def test_lease_is_renewed_while_a_message_waits_for_its_retry(
+    kept: Kept, listen: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[Any] = []
+    waited = Clock()
+    monkeypatch.setattr(in_flight, "time", SimpleNamespace(monotonic=waited.seconds))
 
     def on_message(content: Any) -> None:
         calls.append(content)
         if len(calls) == 1:
             raise OSError
 
-    store.store(1)
-    listener = listen(store, on_message, lease=3.0, retry_interval=4.5)
+    kept.store.store(1)
+    listener = listen(kept.store, on_message, lease=kept.lease, retry_interval=4.5)
     until(lambda: listener.metrics().retried == 1)
-    with open_store(f"{url}?store=orders") as other:
-        until(lambda: other.retrieve() is not None or listener.metrics().processed == 1)
-    assert listener.metrics().processed == 1
+    kept.outlast_leases()
+    assert calls == [1]
+    waited.advance(5)
+    until(lambda: listener.metrics().processed == 1)
     assert calls == [1, 1]
 
 
@@ -172,7 +213,7 @@ def test_handler_that_outlives_its_lease_changes_nothing_and_the_message_comes_b
 
 
 def test_what_lost_its_lease_in_a_handler_that_then_failed_is_not_handled_here_again(
-    store: Any, url: str, listen: Any, until: Any, caplog: pytest.LogCaptureFixture
+    kept: Kept, url: str, listen: Any, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     entered, leave, calls = threading.Event(), threading.Event(), list[Any]()
 
@@ -182,20 +223,20 @@ def test_what_lost_its_lease_in_a_handler_that_then_failed_is_not_handled_here_a
         assert leave.wait(20)
         raise OSError
 
+    store, other = kept.store, kept.other
     store.store(1)
-    listener = listen(store, on_message, lease=0.6, retry_interval=1.5)
+    listener = listen(store, on_message, lease=kept.lease, retry_interval=0.5)
     assert entered.wait(20)
-    with open_store(f"{url}?store=orders") as other:
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:  # as after a pause of this process
-            connection.execute("UPDATE homing_orders SET time_next = 1 WHERE lock_token IS NOT NULL")
-        taken = other.claim(1, lease=60)
-        assert taken
-        until(lambda: "is not renewed any more" in caplog.text)
-        leave.set()
-        until(lambda: listener.metrics().retried == 1)
-        time.sleep(2.5)  # the other one goes on with it
-        assert calls == [1]
-        other.acknowledge(taken[0])
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:  # as after a pause of this process
+        connection.execute("UPDATE homing_orders SET time_next = 1 WHERE lock_token IS NOT NULL")
+    taken = other.claim(1, lease=60)
+    assert taken
+    until(lambda: "is not renewed any more" in caplog.text)
+    leave.set()
+    until(lambda: listener.metrics().retried == 1)
+    time.sleep(1.0)  # the other one goes on with it
+    assert calls == [1]
+    other.acknowledge(taken[0])
     assert store.count()[ACKNOWLEDGED] == 1
 
 
@@ -362,7 +403,7 @@ def on_message(content):
     print("handling", content, flush=True)
     threading.Event().wait(600)
 
-listener = StoreListener(open_store(sys.argv[1]), ListenerConfig(polling_interval=0.05, lease=0.5))
+listener = StoreListener(open_store(sys.argv[1]), ListenerConfig(polling_interval=0.05, lease=600))
 listener.attach(on_message)
 listener.start()
 listener.join()
@@ -387,6 +428,7 @@ def test_message_of_a_listener_that_is_killed_comes_back(store: Any, url: str, l
         process.wait(20)
         process.stdout.close()  # type: ignore[union-attr]
     seen: list[Any] = []
+    let_time_pass(store, 600)
     listener = listen(store, seen.append)
     until(lambda: listener.metrics().processed == 1)
     assert seen == ["precious"]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from homing import HandlerChain, ListenerConfig, MessageContext, StoreListener, destination
+from homing import CircuitBreaker, HandlerChain, ListenerConfig, MessageContext, StoreListener, destination, open_store
+from homing.errors import CircuitOpenError
+from homing.invocation.circuit_breaker import Circuit
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -81,3 +83,38 @@ def test_chain_whose_lock_was_held_works_in_a_forked_process(lock_of: Any) -> No
         return chain.execute(2).destination_results == {"crm": 2, "lake": 2} and chain.counts()["executed"] == 2
 
     assert forked_while_held(lock_of(chain), use)
+
+
+def test_a_guarded_destination_whose_locks_were_held_is_called_in_a_forked_process() -> None:
+    @destination(rate=1_000, breaker=CircuitBreaker())
+    def crm(ctx: MessageContext) -> Any:
+        return ctx.get_content()
+
+    chain = HandlerChain("orders", destinations_flow=[crm])
+    assert crm.guard is not None
+    assert crm.guard.rate is not None
+    for lock in (crm.guard.rate._lock, crm.guard._circuit._lock):
+        assert forked_while_held(lock, lambda: chain.execute(2).destination_results == {"crm": 2})
+
+
+def test_a_try_that_stayed_in_the_parent_does_not_keep_a_breaker_open_in_a_forked_process() -> None:
+    """Otherwise nothing would be called there any more, and every message would be a dead letter."""
+    circuit = Circuit(CircuitBreaker(failures=1, pause=0.001))
+    circuit.failed()
+    threading.Event().wait(0.01)
+    circuit.enter()
+    with pytest.raises(CircuitOpenError):
+        circuit.enter()
+
+    def use() -> bool:
+        circuit.enter()
+        circuit.succeeded()
+        return True
+
+    assert works_in_a_child(use)
+
+
+def test_a_memory_store_whose_lock_was_held_works_in_a_forked_process() -> None:
+    with open_store("memory://forked_while_held") as store:
+        store.store("order")
+        assert forked_while_held(store._index.changed, lambda: store.count()["available"] == 1)

@@ -211,7 +211,7 @@ def test_a_dead_letter_store_that_is_down_leaves_what_is_dead_where_it_is(
     listener = StoreListener(fragile, ListenerConfig(polling_interval=0.02, dead_letter_store=plain_dead, lease=0.2))
     listener.attach(lambda content: None)
     listener.start()
-    until(lambda: "stays there for now" in caplog.text)
+    until(lambda: "stay there for now" in caplog.text)
     assert (fragile.count()[DEAD], fragile.count()[ACKNOWLEDGED], len(plain_dead.available)) == (1, 0, 0)
     plain_dead.down = set()
     until(lambda: plain_dead.available and fragile.count()[DEAD] == 0)

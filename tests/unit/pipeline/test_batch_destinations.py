@@ -300,7 +300,7 @@ def test_batch_destination_takes_one_list() -> None:
         @destination(batch=10)
         def two(orders: list[Order], ctxs: Any) -> None: ...
 
-    with pytest.raises(ChainError, match="is a list"):
+    with pytest.raises(ChainError, match="must be a list, got"):
 
         @destination(batch=10)
         def one(order: Order) -> None: ...

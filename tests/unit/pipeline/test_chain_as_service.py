@@ -21,9 +21,8 @@ from homing import (
     destination,
     open_store,
 )
-from homing.failure import FAILURE_TYPE, MESSAGE_ID, REASON, FailureRecord, build_record
+from homing.failure import FAILURE_TYPE, MESSAGE_ID, REASON, FailureRecord, build_record, read_record
 from homing.message import ACKNOWLEDGED, AVAILABLE, MessageRef
-from homing.pipeline import read_record
 from homing.store import Store
 
 

@@ -109,7 +109,7 @@ def test_function_without_decorator_is_refused_by_name(flows: Any) -> None:
         ({"destinations_flow": [([crm], lake)]}, "the destination 'crm'"),
         ({"destinations_flow": [([paid], route)]}, "the destination router 'route'"),
         ({"source_flow": "paid", "destinations_flow": lake}, "'paid'"),
-        ({"destinations_flow": [(crm, lake, crm)]}, "destination flow is"),
+        ({"destinations_flow": [(crm, lake, crm)]}, "destination flow must be"),
     ],
 )
 def test_handler_in_a_place_it_cannot_have_is_refused(flows: Any, culprit: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from homing.errors import HandlerError, UnstorableContentError
+from homing.failure import read_record
 from homing.message import Message
 from homing.pipeline import (
     ExecutionError,
@@ -16,7 +17,6 @@ from homing.pipeline import (
     MessageContext,
     destination,
     processor,
-    read_record,
     transformer,
 )
 

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from homing.errors import UnreadableMessageError
+from homing.failure import build_record, read_record
 from homing.message import Message
 from homing.pipeline import (
     ExecutionError,
     HandlerChain,
     MessageContext,
-    build_record,
     destination,
     destination_router,
     message_filter,
     processor,
-    read_record,
     transformer,
 )
 

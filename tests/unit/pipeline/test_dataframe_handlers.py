@@ -29,7 +29,7 @@ def test_a_chain_with_a_dataframe_handler_runs_on_spark_only_and_fails_no_messag
 def test_a_router_that_picks_a_dataframe_handler_fails_the_message_with_that_reason() -> None:
     route = processor_router(name="route")(lambda ctx: priced)
     chain = HandlerChain("orders", source_flow=[route], destinations_flow=[crm])
-    with pytest.raises(ExecutionError, match="nor can a router pick it"):
+    with pytest.raises(ExecutionError, match="and no router can pick it"):
         chain.execute({"n": 1})
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from homing.errors import BindingError, HandlerError, UnreadableMessageError
+from homing.failure import build_record, read_record
+from homing.invocation.error_info import describe
 from homing.message import Message
-from homing.pipeline import build_record, describe, read_record
 
 
 def record(message: Message | None = None, **changes: Any) -> dict[str, Any]:

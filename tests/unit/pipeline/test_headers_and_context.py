@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from homing.failure import read_record
 from homing.pipeline import (
     ExecutionError,
     HandlerChain,
@@ -14,7 +15,6 @@ from homing.pipeline import (
     destination_router,
     message_filter,
     processor,
-    read_record,
     transformer,
 )
 

@@ -27,9 +27,11 @@ from homing import (
     transformer,
 )
 from homing.errors import ChainError, ConfigurationError, StoreUnavailableError
+from homing.failure import read_record
 from homing.message import ACKNOWLEDGED, AVAILABLE, SCHEDULED
-from homing.pipeline import ExecutionError, read_record
+from homing.pipeline import ExecutionError
 from homing.store import Store
+from tests.clocks import let_time_pass
 
 
 class Calls:
@@ -371,7 +373,7 @@ chain = HandlerChain(
     "orders",
     destinations_flow=crm,
     failure_store=open_store(os.environ["FAILURES"]),
-    replay=ReplayConfig(polling_interval=0.05, lease=0.5),
+    replay=ReplayConfig(polling_interval=0.05, lease=600),
 )
 """
 
@@ -422,6 +424,7 @@ def test_failure_record_of_a_replay_that_is_killed_comes_back(
         process.kill()
         process.wait(20)
         process.stdout.close()  # type: ignore[union-attr]
+    let_time_pass(failures, 600)
     make_chain()
     until(lambda: failures.count()[ACKNOWLEDGED] == 1)
     assert calls.count == {"doubled": 2, "crm": 2, "lake": 2}

@@ -147,7 +147,9 @@ def test_a_retrieve_that_returns_no_message_is_told_what_is_due() -> None:
     shelf = Shelf()
     shelf.retrieve = lambda: "text"  # type: ignore[assignment, method-assign, return-value]
 
-    with pytest.raises(StoreError, match=r"'Shelf' returned a str from retrieve\(\)"):
+    with pytest.raises(
+        StoreError, match=r"retrieve\(\) of store 'Shelf' must return a homing.Message or None, got a str"
+    ):
         as_store(shelf).retrieve()
 
 

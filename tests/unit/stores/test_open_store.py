@@ -101,6 +101,17 @@ def test_what_is_no_url_is_not_repeated(url: str) -> None:
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["geheim@", "geheim:@", ":geheim@", "geheim:geheim@", "geheim@:1"])
+def test_what_stands_in_a_files_url_where_a_server_would_is_refused_and_not_repeated(place: str) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="a SQLite store is a file") as caught,
+        open_store(f"sqlite://{place}/inbox.db?store=orders") as store,
+    ):
+        store.count()
+
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_path_without_a_scheme_is_refused() -> None:
     with pytest.raises(UnknownStoreError, match="starts with its scheme"):
         open_store("inbox.db")

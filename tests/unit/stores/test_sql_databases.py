@@ -6,8 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -18,7 +21,8 @@ from homing import Message, RetryPolicy
 from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, StoreError
 from homing.invocation.rate_limit import RateLimiter
 from homing.stores.sql import SqlStore, open_sql_store, properties
-from tests.unit.stores.databases import execute, opened
+from tests.clocks import Clock
+from tests.unit.stores.databases import execute, opened, timed
 
 SECOND = 1_000_000_000
 
@@ -44,19 +48,25 @@ def test_plain_sql_with_only_id_and_message_stores_a_message(store: SqlStore, en
     store.acknowledge(message)
 
 
-def test_plain_sql_with_a_future_time_scheduled_is_delivered_when_it_is_due(store: SqlStore, engine: sa.Engine) -> None:
-    store.count()
-    future = time.time_ns() + 3 * SECOND
-    statement = "insert into homing_orders (id, message, time_scheduled) values ('1', 'hello world', :future)"
-    execute(engine, statement, future=future)
+def test_plain_sql_with_a_future_time_scheduled_is_delivered_when_it_is_due(
+    database: str, engine: sa.Engine, clock: Clock
+) -> None:
+    with timed(database, clock) as store:
+        future = store._database.now() + 600 * SECOND
+        statement = "insert into homing_orders (id, message, time_scheduled) values ('1', 'hello world', :future)"
+        execute(engine, statement, future=future)
 
-    assert store.count()["scheduled"] == 1
-    assert not store.has_due()
-    assert store.retrieve() is None
-    assert store.count()["scheduled"] == 1
-    assert store.wait(5)
-    assert store.retrieve() is not None
-    assert time.time_ns() >= future
+        assert store.count()["scheduled"] == 1
+        assert not store.has_due()
+        assert store.retrieve() is None
+        assert store.count()["scheduled"] == 1
+        clock.advance(599.9)
+        assert not store.has_due()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.wait, 60)
+            clock.advance(0.1)
+            assert waiting.result()
+        assert store.retrieve() is not None
 
 
 def test_a_future_message_by_plain_sql_hides_nothing_that_is_due(store: SqlStore, engine: sa.Engine) -> None:
@@ -373,13 +383,13 @@ def test_the_first_call_of_a_consumer_whose_clock_is_wrong_goes_by_the_databases
 # -- duplicates, rate, properties, columns ----------------------------------------------------------------------
 
 
-def test_an_id_may_come_again_after_the_window(database: str) -> None:
-    with opened(database, duplicate_window=2) as store:
+def test_an_id_may_come_again_after_the_window(database: str, clock: Clock) -> None:
+    with timed(database, clock, duplicate_window=600) as store:
         store.store("first", id="m")
         store.settle(store.claim(1))
         store.store("within the window", id="m")
         assert store.retrieve() is None
-        time.sleep(2.1)
+        clock.advance(600)
 
         store.store("after it", id="m")
 
@@ -420,7 +430,14 @@ def test_threads_that_claim_at_once_keep_to_the_rate_together() -> None:
     assert sum(taken) == 10
 
 
-def test_a_batch_is_found_again_although_the_rate_is_used_up(database: str) -> None:
+@pytest.fixture
+def pace(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which stores keep to their rates."""
+    monkeypatch.setattr("homing.stores.sql.store.RateLimiter", partial(RateLimiter, clock=clock.seconds))
+    return clock
+
+
+def test_a_batch_is_found_again_although_the_rate_is_used_up(database: str, pace: Clock) -> None:
     with opened(database, rate=5) as store:
         store.store_many(range(20))
         first = store.claim(20, batch_id="run 1", lease=30)
@@ -429,30 +446,32 @@ def test_a_batch_is_found_again_although_the_rate_is_used_up(database: str) -> N
 
         assert [message.id for message in again] == [message.id for message in first]
         assert store.claim(20, batch_id="run 2", lease=30) == []
-        time.sleep(1)
-        assert 4 <= len(store.claim(20, batch_id="run 2", lease=30)) <= 5, "what is claimed again does not count"
+        pace.advance(1)
+        assert len(store.claim(20, batch_id="run 2", lease=30)) == 5, "what is claimed again does not count"
 
 
-def test_waiting_lasts_until_the_rate_allows_another_message(database: str) -> None:
+def test_waiting_lasts_until_the_rate_allows_another_message(database: str, pace: Clock) -> None:
     with opened(database, rate=2) as store:
         store.store_many(range(20))
-        began = time.monotonic()
         assert len(store.claim(20)) == 2
 
         assert not store.wait(0.1)
-        assert store.wait(5)
+        pace.advance(0.4)
+        assert not store.wait(0.1)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.wait, 60)
+            pace.advance(0.1)
+            assert waiting.result()
 
-        assert 0.3 < time.monotonic() - began < 3
-        # A machine that is busy elsewhere for half a second brings the second one within reach.
-        assert 1 <= len(store.claim(20)) <= 2 * (time.monotonic() - began)
+        assert len(store.claim(20)) == 1
 
 
-def test_a_store_with_a_rate_hands_out_no_more(database: str) -> None:
+def test_a_store_with_a_rate_hands_out_no_more(database: str, pace: Clock) -> None:
     with opened(database, rate=5) as store:
         store.store_many(range(20))
 
         assert len(store.claim(20)) == 5
-        assert len(store.claim(20)) <= 1
+        assert store.claim(20) == []
 
 
 def test_a_claim_without_a_limit_takes_the_batch_size_as_it_is_now(
@@ -564,23 +583,27 @@ def test_a_payload_of_a_megabyte_survives(store: SqlStore) -> None:
 # -- waking up --------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_consumer_hears_of_a_message_at_once(database: str) -> None:
-    with opened(database) as consumer, opened(database) as producer:
+def test_a_waiting_consumer_hears_of_a_message_at_once(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homing.stores.sql.notify._LOOK_AGAIN", 1e6)
+    with opened(database) as consumer, opened(database) as producer, ThreadPoolExecutor(1) as pool:
         producer.count()
-        heard: list[float] = []
+        waits = threading.Event()
+        monkeypatch.setattr(consumer._wake_up, "_pause", _after(waits.set, consumer._wake_up._pause))
+        waiting = pool.submit(consumer.wait, 1e6)
+        try:
+            assert waits.wait(60)
+            producer.store("a")
+            assert waiting.result(60)
+        finally:
+            consumer.close()
 
-        def listen() -> None:
-            assert consumer.wait(20)
-            heard.append(time.monotonic())
 
-        thread = threading.Thread(target=listen)
-        thread.start()
-        time.sleep(0.5)
-        stored = time.monotonic()
-        producer.store("a")
-        thread.join(30)
+def _after(first: Callable[[], object], then: Callable[..., object]) -> Callable[..., object]:
+    def both(*args: object) -> object:
+        first()
+        return then(*args)
 
-    assert heard[0] - stored < 2
+    return both
 
 
 def notifications(store: SqlStore, work: Callable[[], object]) -> int:
@@ -589,9 +612,13 @@ def notifications(store: SqlStore, work: Callable[[], object]) -> int:
     listener.dbapi_connection.autocommit = True
     listener.dbapi_connection.execute('LISTEN "homing_orders"')
     work()
-    heard = list(listener.dbapi_connection.notifies(timeout=0.5))
+    # Whatever is said comes in the order of the commits.
+    with store._database._engine.begin() as connection:
+        connection.exec_driver_sql("NOTIFY \"homing_orders\", 'that is all'")
+    with closing(listener.dbapi_connection.notifies(timeout=60)) as said:
+        heard = len(list(takewhile(lambda notification: notification.payload != "that is all", said)))
     listener.close()
-    return len(heard)
+    return heard
 
 
 def test_whatever_makes_a_message_due_notifies_and_a_plain_acknowledgement_does_not(postgresql: Any) -> None:

@@ -179,10 +179,10 @@ def test_settling_many_is_all_or_none(store: SqlStore) -> None:
 @pytest.mark.parametrize(
     ("written", "error"),
     [
-        ({"id": 5}, "message id"),
+        ({"id": 5}, "id of a message must be a text"),
         ({"priority": "high"}, "priority"),
         ({"priority": 2**40}, "priority"),
-        ({"correlation_id": b"\xff"}, "correlation_id is a text"),
+        ({"correlation_id": b"\xff"}, "correlation_id of a message must be a text, got a bytes"),
         ({"scheduled_at": datetime(9999, 1, 1, tzinfo=timezone.utc)}, "2262"),
         ({"time_to_live": timedelta(days=999_999)}, "292 years"),
     ],

@@ -11,9 +11,12 @@ from airflow.sdk import DAG, BaseOperator
 
 from homing.airflow import metrics
 from homing.airflow.dags.delivery_dag import START
+from homing.airflow.dags.neighbours import refuse_second
 from homing.airflow.dags.options import has_options_of, split_options
 from homing.airflow.hooks.store import find_url
+from homing.airflow.retry_policy import OUTAGE
 from homing.airflow.task_notes import note
+from homing.airflow.trial_run import end_trial_run
 from homing.airflow.triggers.store import StoreTrigger
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
@@ -55,6 +58,7 @@ class ListenOperator(BaseOperator):
                 sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
                 note(self, context, f"Store {store.name}: {sums}.")
                 return counted
+        end_trial_run(store.name)
         self.log.info("nothing is due in store %s: listening", store.name)
         config = self.listening.config
         trigger = StoreTrigger(self.listening.store, config.polling_seconds, partitions=config.partitions)
@@ -107,10 +111,11 @@ def listener_dag(
     for reference in map(StoreRef, filter(None, (store, dead_letter_store))):
         if reference.kind == URL:
             open_store(reference).close()  # connects to nothing, and finds fault with names and options
-    settings, dag_arguments = split_options(ListenerConfig, options)
+    refuse_second(name)
+    settings, dag_arguments = split_options(ListenerConfig, options, DAG, f"listener_dag({name!r})")
     listening = Listening(store, dead_letter_store, ListenerConfig(**settings))
     common = {"catchup": False, "start_date": START, "tags": ["homing"], **dag_arguments}
     with DAG(name, schedule="@continuous", max_active_runs=1, **common) as dag:
         # What is wrong with a message is between it and its retries; the task is only ever retried for a store's sake.
-        ListenOperator(task_id="listen", listening=listening, on_message=on_message, retries=3, retry_delay=10.0)
+        ListenOperator(task_id="listen", listening=listening, on_message=on_message, **OUTAGE.task_arguments())
     return dag

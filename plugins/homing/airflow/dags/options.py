@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
 from inspect import Parameter
 from typing import Any, TypeVar
+
+from homing.errors import ConfigurationError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,8 +43,16 @@ def has_options_of(config: type, *, but: Collection[str] = ()) -> Callable[[Func
     return show
 
 
-def split_options(config: type, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What fills this dataclass, and what is Airflow's."""
+def split_options(
+    config: type, options: dict[str, Any], airflow: type, what: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What fills this dataclass, and what is for this class of Airflow's. Raises ConfigurationError for what is
+    neither, with what `what` was called with."""
     names = {each.name for each in fields(config) if each.init}
+    known = names | set(inspect.signature(airflow).parameters)
+    for unknown in sorted(options.keys() - known):
+        close = difflib.get_close_matches(unknown, sorted(known), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"help({what.partition('(')[0]}) shows those there are"
+        raise ConfigurationError(f"{what} has no option {unknown!r}; {hint}")
     ours = {name: value for name, value in options.items() if name in names}
     return ours, {name: value for name, value in options.items() if name not in names}

@@ -171,6 +171,8 @@ def read_selection(params: Any, asked_at: datetime | None = None) -> Selection:
         limit=params.get("limit"),
     )
     if replace(selection, limit=None).everything:
-        raise ConfigurationError("say what to replay: a batch, ids, an error group, a destination or a time range")
+        raise ConfigurationError(
+            "nothing selected to replay: give a batch, ids, an error group, a destination or a time range"
+        )
     named = selection.batch or selection.ids or selection.until
     return selection if named else replace(selection, until=asked_at)

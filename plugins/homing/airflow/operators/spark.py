@@ -6,6 +6,7 @@ import math
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -14,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.log import mask_secret
 
 from homing.airflow import manual_replay, metrics
+from homing.airflow.hooks.spark import LOCAL_MASTER, spark_connection
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline_config import PipelineConfig
 from homing.airflow.serialized_dag import FIELD, describe_pipeline
@@ -25,6 +27,7 @@ from homing.delivery.local_replay import replay_in_process
 from homing.errors import ConfigurationError, HomingError, JobError
 from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import load_chain
+from homing.spark.submit.class_archive import Start
 from homing.spark.submit.job import SET_UP_WRONGLY, Job, find_ui
 from homing.spark.submit.master import is_connect, is_local
 from homing.spark.submit.py_files import PY_FILES
@@ -49,6 +52,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.pipeline = pipeline
         self.homing_pipeline = describe_pipeline(pipeline)
         self.spark_application = ""
+        self._start: Start | None = None
         self._show_spark_ui: Callable[[str], None] = lambda _: None
         self._client: subprocess.Popen[str] | None = None
         self._killed = False
@@ -80,7 +84,7 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _run_job(self, context: Any, run_id: str, size: int) -> None:
         job = Job(self.application_name, self.pipeline.chain, self.pipeline.work_folder, self.pipeline.urls())
         self.application = str(job.application)
-        connection = self._get_hook()._connection  # noqa: SLF001 - nowhere else is it to be had
+        connection = self._spark_connection()
         master = connection["master"]
         if not is_local(master):
             self._bring_code(job, connection)
@@ -99,24 +103,43 @@ class PipelineJobOperator(SparkSubmitOperator):
             return
         # What the job needs of the stores is in the environment: whatever the operator keeps in its fields is rendered,
         # logged or shown.
-        with job.submission(connection) as (start, files):
+        with self._set_up_rightly(), job.submission(connection) as (start, files):
             self.files = ",".join(filter(None, [self.files, *files])) or None
+            self._start = start
             self._submit(context)
-            start.had_session = bool(self.spark_application)
+
+    def _spark_connection(self) -> dict[str, Any]:
+        with self._set_up_rightly(), spark_connection(self._conn_id) as configured:
+            connection = dict(self._get_hook()._connection)  # noqa: SLF001 - nowhere else is it to be had
+        if not configured:
+            self.log.info(
+                "there is no Airflow connection %r: Spark runs on this machine (%s); a cluster is what you configure",
+                self._conn_id,
+                LOCAL_MASTER,
+            )
+        return connection
+
+    @staticmethod
+    @contextmanager
+    def _set_up_rightly() -> Iterator[None]:
+        """Where something is set up wrongly, another try does not help."""
+        try:
+            yield
+        except ConfigurationError as error:
+            raise AirflowFailException(str(error)) from error
 
     def _bring_code(self, job: Job, connection: dict[str, Any]) -> None:
         """Sees to it that a driver and executors on other machines have the code, and can open the stores."""
-        try:
+        with self._set_up_rightly():
             job.check(connection, self.conf or {})
-        except ConfigurationError as error:
-            raise AirflowFailException(str(error)) from error
         self.py_files = ",".join(filter(None, [self.py_files, str(job.build_py_files())]))
 
     def _show_messages(self, context: Any) -> None:
         show_messages(self, context)
 
     def _get_hook(self) -> SparkSubmitHook:
-        hook = super()._get_hook()
+        with spark_connection(self._conn_id):
+            hook = super()._get_hook()
         # The only way to see the lines while the job runs.
         read = hook._process_spark_submit_log  # noqa: SLF001
         setattr(hook, read.__name__, lambda lines: read(self._watched(lines)))
@@ -127,10 +150,14 @@ class PipelineJobOperator(SparkSubmitOperator):
         for line in lines:
             if found := find_ui(str(line)):
                 self.spark_application, ui = found
+                if self._start is not None:
+                    self._start.note_session()
                 try:
                     self._show_spark_ui(ui)
                 except Exception as error:  # noqa: BLE001 - a job that runs is not to be left alone for a link
                     self.log.warning("the link to Spark's UI was not stored: %s", error)
+            if self._start is not None:
+                self._start.note_line()
             yield line
 
     def _submit(self, context: Any) -> None:
@@ -157,7 +184,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             with self.pipeline.open_batch(run_id) as batch:
                 if self._killed or not batch.is_open(self._step()):
                     raise
-            self.log.warning("it died: going on with Spark, whose workers may die, to find out of which message")
+            self.log.warning("the process crashed: continuing on Spark, which finds the message that crashed it")
             return False
         return True
 
@@ -186,10 +213,22 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _hold(self, context: Any, run_id: str) -> int:
         """Makes sure that the run holds its batch. Returns how many messages it holds."""
         with self.pipeline.open_batch(run_id) as batch:
-            return batch.reclaim((), self.pipeline.hold)
+            return batch.reclaim((), self._lease())
+
+    def _lease(self) -> float:
+        """For how many seconds the job holds its batch without a sign of life: the longest wait for the task's next try
+        is part of it, because no task renews the lease then."""
+        if not self.retries:
+            return self.pipeline.lease
+        wait = _seconds(self.retry_delay)
+        if (growth := float(self.retry_exponential_backoff)) > 1:
+            wait *= 2 * growth ** (self.retries - 1)  # Airflow makes a growing delay up to twice as long
+        if self.max_retry_delay is not None:
+            wait = min(wait, _seconds(self.max_retry_delay))
+        return self.pipeline.lease + wait
 
     def _arguments(self, run_id: str) -> list[str]:
-        return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self.pipeline.hold)]
+        return ["--chain", self.pipeline.chain, "--run-id", run_id, "--lease", str(self._lease())]
 
 
 class ProcessOperator(PipelineJobOperator):
@@ -254,6 +293,9 @@ class ReplayOperator(PipelineJobOperator):
             # Also when some still fail: those that do not are acknowledged, and no settlement will see them again.
             self._count_completed(context, run_id)
 
+    def _lease(self) -> float:
+        return self.pipeline.hold
+
     def _rate(self) -> float:
         """Returns the messages a second for each destination; 0 for no limit. A rate that makes no sense fails the task
         before it holds any message."""
@@ -264,7 +306,7 @@ class ReplayOperator(PipelineJobOperator):
         except (TypeError, ValueError):
             rate = math.nan
         if rate and not _SLOWEST <= rate < math.inf:
-            raise AirflowFailException(f"rate is a number of messages per second from {_SLOWEST} up, not {self.rate!r}")
+            raise AirflowFailException(f"rate must be >= {_SLOWEST} messages per second, got {self.rate!r:.80}")
         return rate
 
     def _arguments(self, run_id: str) -> list[str]:
@@ -326,3 +368,7 @@ class ReplayOperator(PipelineJobOperator):
         self.log.info("replayed at %s messages per second: %s", rate, dict(tally))
         if left:
             raise AirflowException(f"{left} messages still fail: they stay where they were")
+
+
+def _seconds(delay: timedelta | float) -> float:
+    return delay.total_seconds() if isinstance(delay, timedelta) else delay

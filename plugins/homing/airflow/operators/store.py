@@ -44,7 +44,7 @@ class StoreMessagesOperator(BaseOperator):
 
     def execute(self, context: Any) -> list[str]:
         if not isinstance(self.contents, list | tuple):
-            raise ConfigurationError(f"contents is a list of messages, not a {type(self.contents).__name__}")
+            raise ConfigurationError(f"contents must be a list of messages, got a {type(self.contents).__name__}")
         due = parse_time(self.scheduled_at) if self.scheduled_at else None
         messages = [
             Message(_message_id(context, number, content), content, headers=self.headers or {}, scheduled_at=due)

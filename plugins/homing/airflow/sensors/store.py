@@ -16,12 +16,12 @@ from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline_config import PipelineConfig, run_key
 from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
+from homing.airflow.trial_run import end_trial_run
 from homing.airflow.triggers.store import StoreTrigger
-from homing.constraints import partition_numbers
+from homing.constraints import AtLeastOne, Positive, check, partition_numbers
 from homing.delivery import open_pipeline_stores, work_files
 from homing.delivery.batch import Batch
 from homing.delivery.intake import take_in
-from homing.delivery.settlement import DEFAULT_LEASE
 from homing.errors import ConfigurationError, SourceUnavailableError, UnsupportedError
 from homing.pipeline_store import is_pipeline_store
 from homing.spark.submit import hadoop_shell
@@ -59,16 +59,18 @@ class StoreSensor(BaseSensorOperator):
         *,
         pipeline: PipelineConfig | None = None,
         store: str | StoreRef | None = None,
-        polling_interval: float = 1.0,
-        batch_size: int = 1000,
-        lease: float = DEFAULT_LEASE,
+        polling_interval: float = PipelineConfig.polling_interval,
+        batch_size: int = PipelineConfig.batch_size,
+        lease: float = PipelineConfig.lease,
         partitions: Collection[int] | None = None,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         if (pipeline is None) == (store is None):
             raise ConfigurationError("a StoreSensor listens for a pipeline= or to a store=, one of them")
-        self.polling_interval = pipeline.polling_interval if pipeline else polling_interval
+        self.polling_interval = (
+            pipeline.polling_interval if pipeline else check("polling_interval", polling_interval, Positive)
+        )
         self.deferrable = "mode" not in kwargs if deferrable is None else deferrable
         if self.deferrable and "mode" in kwargs:
             raise ConfigurationError(f"deferrable=True waits in the triggerer, and mode={kwargs['mode']!r} does not")
@@ -77,8 +79,8 @@ class StoreSensor(BaseSensorOperator):
         self.pipeline = pipeline
         self.homing_pipeline = describe_pipeline(pipeline)
         self.store = None if store is None else StoreRef(store)
-        self.batch_size = pipeline.batch_size if pipeline else batch_size
-        self.lease = pipeline.lease if pipeline else lease
+        self.batch_size = pipeline.batch_size if pipeline else check("batch_size", batch_size, AtLeastOne)
+        self.lease = pipeline.lease if pipeline else check("lease", lease, Positive)
         self.partitions = pipeline.partitions if pipeline else partition_numbers(partitions)
 
     def execute(self, context: Any, event: Any = None) -> Any:
@@ -91,6 +93,7 @@ class StoreSensor(BaseSensorOperator):
         if event and event.get("give_way"):
             raise AirflowSkipException("nothing is due, and another run is waiting for this one to end")
         self._skip_if_complete(context, claim)
+        end_trial_run(claim.store)
         self.log.info("nothing is due in store %s: listening", claim.store)
         return self.defer(trigger=self._trigger(context["dag"]), method_name="execute", timeout=self._waits)
 
@@ -110,6 +113,7 @@ class StoreSensor(BaseSensorOperator):
         claim = self._claim(context)
         if not claim.messages:
             self._skip_if_complete(context, claim)
+            end_trial_run(claim.store)
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=self._result(context, claim))
 

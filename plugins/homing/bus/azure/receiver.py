@@ -25,10 +25,10 @@ from homing.bus.azure.messages import to_bus
 from homing.bus.broker import NEXT_SESSION, ReceiveLink, ReceiveOptions
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
-from homing.errors import ConfigurationError, NoSuchMessageError, NotInFlightError
+from homing.errors import NoSuchMessageError, NotInFlightError
 from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.stores.servicebus.sdk import Receiving, receiver_for, translated
+from homing.stores.servicebus.sdk import Receiving, receiver_for, seconds_until, translated
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +53,8 @@ class ServiceReceiveLink(ReceiveLink):
         *,
         dead_lettered: bool = False,
     ) -> None:
+        super().__init__(path, options, dead_lettered=dead_lettered)
         self._connect = connect
-        self._path = path
-        self._options = options
-        self._dead = dead_lettered
         self._locks = options.mode is ReceiveMode.PEEK_LOCK
         self._leases = LeaseRenewer("homing-bus-locks")
         self._set_up()
@@ -100,9 +98,7 @@ class ServiceReceiveLink(ReceiveLink):
         except NoSuchMessageError:
             found = []
         if not found:
-            raise NoSuchMessageError(
-                f"no message of {self._path!r} is deferred under the sequence number {sequence_number}"
-            )
+            raise self._not_deferred(sequence_number)
         return self._handed_out(found)[0]
 
     def _open(self, wait: float | None) -> ServiceBusReceiver | None:
@@ -149,7 +145,7 @@ class ServiceReceiveLink(ReceiveLink):
                     message.lock_token,
                     f"message {message.message_id}",
                     partial(self._renewed, message),
-                    lasts=_left(until),
+                    lasts=seconds_until(until),
                     longest=self._options.max_auto_lock_renew_duration,
                 )
         return message
@@ -178,7 +174,7 @@ class ServiceReceiveLink(ReceiveLink):
         return to_bus(received, locked_until, dead_letter_of=self._path if self._dead else None)
 
     def _renewed(self, message: Message) -> float:
-        return _left(self.renew_lock(message))
+        return seconds_until(self.renew_lock(message))
 
     def _keep_session(self, *, waiting: float = 0.0) -> None:
         assert self._receiver is not None
@@ -188,14 +184,14 @@ class ServiceReceiveLink(ReceiveLink):
                 _SESSION,
                 f"session {session.session_id}",
                 self._renew_session,
-                lasts=_left(session.locked_until_utc),
+                lasts=seconds_until(session.locked_until_utc),
                 longest=self._options.max_auto_lock_renew_duration + waiting,
             )
 
     def _renew_session(self) -> float:
         assert self._receiver is not None
         with self._translated("renew the lock on a session of"):
-            return _left(self._receiver.session.renew_lock())
+            return seconds_until(self._receiver.session.renew_lock())
 
     # -- settling ----------------------------------------------------------------------------------------------
 
@@ -206,7 +202,7 @@ class ServiceReceiveLink(ReceiveLink):
         self._settle(message, "abandon", lambda receiver, held: receiver.abandon_message(held))
 
     def defer(self, message: Message) -> None:
-        self._refuse_dead(message)  # deferred messages are received from the queue, and a dead letter is not there
+        self._refuse_dead(message)
         self._settle(message, "defer", lambda receiver, held: receiver.defer_message(held))
 
     def dead_letter(self, message: Message, reason: str, description: str | None) -> None:
@@ -244,12 +240,6 @@ class ServiceReceiveLink(ReceiveLink):
                 self._receiver.close()
             self._client.close()
 
-    def _refuse_dead(self, message: Message) -> None:
-        if self._dead:
-            raise ConfigurationError(
-                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
-            )
-
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _find(self, message: Message) -> ServiceBusReceivedMessage:
@@ -271,8 +261,3 @@ class ServiceReceiveLink(ReceiveLink):
         """Uses the SDK in this thread alone, and translates its errors."""
         with self._turn, translated(f"{doing} {self._path!r}"):
             yield
-
-
-def _left(until: datetime | None) -> float:
-    """Seconds until then."""
-    return 0.0 if until is None else max((until - datetime.now(timezone.utc)).total_seconds(), 0.0)

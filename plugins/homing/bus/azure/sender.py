@@ -20,8 +20,8 @@ class ServiceSendLink(SendLink):
     whole."""
 
     def __init__(self, connect: Callable[[], ServiceBusClient], path: str) -> None:
+        super().__init__(path)
         self._connect = connect
-        self._path = path
         self._set_up()
         start_over_after_fork(self)
 
@@ -55,10 +55,7 @@ class ServiceSendLink(SendLink):
             with translated(f"cancel the message {sequence_number} of {self._path!r}"):
                 self._sender.cancel_scheduled_messages(sequence_number)
         except NoSuchMessageError as error:
-            raise NoSuchMessageError(
-                f"no message is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
-                "cancelled, is due already or never existed"
-            ) from error
+            raise self._not_scheduled(sequence_number) from error
 
     def close(self) -> None:
         with translated(f"close the sender to {self._path!r}"):

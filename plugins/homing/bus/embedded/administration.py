@@ -93,7 +93,6 @@ class EmbeddedAdministration(Administration):
         return {target.lower() for target in targets if target is not None}
 
     def _before(self, path: str) -> set[str]:
-        """The entities that forward to this one."""
         senders = [entry.entity for entry in self._catalog.forwarding_to(path)]
         return {(one.topic if isinstance(one, Subscription) else one.path).lower() for one in senders}
 

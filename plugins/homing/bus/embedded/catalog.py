@@ -217,7 +217,6 @@ class Catalog:
 
 
 def dead_store(store: str) -> str:
-    """The store of the dead letters of a store."""
     return f"{store}_dead"
 
 

@@ -17,7 +17,7 @@ from homing.bus.embedded.retry import retrying
 from homing.bus.entities import Receivable
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
-from homing.errors import ConfigurationError, LeaseLostError, NoSuchMessageError, SessionHeldError
+from homing.errors import ConfigurationError, LeaseLostError, SessionHeldError
 from homing.ids import new_id
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
@@ -39,10 +39,8 @@ class EmbeddedReceiveLink(ReceiveLink):
     def __init__(
         self, broker: EmbeddedBroker, path: str, options: ReceiveOptions, *, dead_lettered: bool = False
     ) -> None:
+        super().__init__(path, options, dead_lettered=dead_lettered)
         self._broker = broker
-        self._path = path
-        self._options = options
-        self._dead = dead_lettered
         self._me = new_id()
         self._session: str | None = None
         self._leases = LeaseRenewer("homing-bus-locks")
@@ -122,9 +120,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         ids = [kept.id for kept in deferred if kept.sequence_number == sequence_number]
         messages = store.receive_deferred(ids, lease=_lock_duration(entry)) if ids else []
         if not messages:
-            raise NoSuchMessageError(
-                f"no message of {self._path!r} is deferred under the sequence number {sequence_number}"
-            )
+            raise self._not_deferred(sequence_number)
         if self._options.mode is ReceiveMode.RECEIVE_AND_DELETE:
             store.settle(messages)
             return rows.to_bus(replace(_unlocked(messages[0]), state=m.DEFERRED))
@@ -152,7 +148,7 @@ class EmbeddedReceiveLink(ReceiveLink):
         self._leases.forget(str(message.lock_token))
 
     def defer(self, message: Message) -> None:
-        self._refuse_dead(message)  # deferred messages are received from the queue, and a dead letter is not there
+        self._refuse_dead(message)
         self._store(self._entry()).defer(rows.held(message))
         self._leases.forget(str(message.lock_token))
 
@@ -221,12 +217,6 @@ class EmbeddedReceiveLink(ReceiveLink):
         if not self._broker.catalog.keep(entry.store, key, self._me, _lock_duration(entry)):
             raise LeaseLostError(
                 f"the lock on session {self._session!r} of {self._path!r} ran out: open a new receiver"
-            )
-
-    def _refuse_dead(self, message: Message) -> None:
-        if self._dead:
-            raise ConfigurationError(
-                f"message {message.message_id} is a dead letter of {self._path!r} already: complete or abandon it"
             )
 
     # -- inside ------------------------------------------------------------------------------------------------

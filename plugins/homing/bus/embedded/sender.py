@@ -14,7 +14,7 @@ from homing.bus.embedded.retry import retrying
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
-from homing.errors import ConfigurationError, HomingError, NoSuchMessageError, TooLargeError
+from homing.errors import ConfigurationError, HomingError, TooLargeError
 
 if TYPE_CHECKING:
     from homing.bus.embedded.broker import EmbeddedBroker
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 class EmbeddedSendLink(SendLink):
     def __init__(self, broker: EmbeddedBroker, path: str, retry: RetryOptions) -> None:
+        super().__init__(path)
         self._broker = broker
-        self._path = path
         self._retry = retry
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -54,10 +54,7 @@ class EmbeddedSendLink(SendLink):
         scheduled = store.browse(1, state=m.SCHEDULED, after=sequence_number - 1)
         mine = [kept.id for kept in scheduled if kept.sequence_number == sequence_number]
         if not mine or not store.cancel(mine[0]):
-            raise NoSuchMessageError(
-                f"no message is scheduled on {self._path!r} under the sequence number {sequence_number}: it was "
-                "cancelled, is due already or never existed"
-            )
+            raise self._not_scheduled(sequence_number)
 
     def close(self) -> None:
         """Holds no resources."""

@@ -81,7 +81,6 @@ def _fitted(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of an Arrow batch."""
     names, empty = batch.schema.names, [None] * batch.num_rows
     # Most columns of most batches are empty, and need not be turned into Python objects one by one.
     columns = [empty if column.null_count == batch.num_rows else column.to_pylist() for column in batch.columns]

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from homing.errors import WorkDirError
+from homing.spark.submit.java import require_java
 
 _SHELL = "org.apache.hadoop.fs.FsShell"
 # Hadoop tries for minutes to reach a server that is not there.
@@ -32,6 +33,7 @@ def remove(name: str) -> None:
 
 def _run(*arguments: str) -> None:
     url = arguments[-1]
+    require_java()
     try:
         done = subprocess.run(  # noqa: S603 - no shell, and arguments of our own
             [_spark_class(), _SHELL, *arguments],

@@ -18,6 +18,7 @@ from homing.delivery.work_files import local_path
 from homing.errors import ConfigurationError, JobError
 from homing.pipeline import load_chain
 from homing.spark.submit.class_archive import Start, class_archive
+from homing.spark.submit.java import require_java
 from homing.spark.submit.master import is_connect, is_local, refuse_unreachable, without_token
 from homing.spark.submit.py_files import build_py_files
 from homing.spark.submit.secrets import DEAD_LETTER_STORE, STORE, check_deployment, files_for
@@ -87,7 +88,8 @@ class Job:
     @contextmanager
     def submission(self, connection: Mapping[str, Any]) -> Iterator[tuple[Start, list[str]]]:
         """All that a `spark-submit` inside the block needs from its environment; and what it is to be given as
-        `--files`."""
+        `--files`. Raises ConfigurationError where there is no Java."""
+        require_java()
         with (
             class_archive() as start,
             self.environment(start.environment),

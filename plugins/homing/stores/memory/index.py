@@ -10,6 +10,7 @@ from threading import Condition
 
 from homing import store as contract
 from homing.failure import crash_text
+from homing.invocation.fork_safety import start_over_after_fork
 from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, LEASED, SCHEDULED, Encoded, Message
 
 
@@ -53,7 +54,8 @@ class MessageIndex:
     """The messages of one store name. `changed` is the lock, and is notified when something may have become due."""
 
     def __init__(self) -> None:
-        self.changed = Condition()
+        self.start_over()
+        start_over_after_fork(self)
         self.entries: dict[str, StoredMessage] = {}
         self._sequence = 0
         self._ready: list[tuple[int, int, int, int, StoredMessage]] = []
@@ -62,6 +64,10 @@ class MessageIndex:
         self._sessions: dict[str, list[tuple[int, int, StoredMessage]]] = {}
         self._batches: dict[str, dict[str, StoredMessage]] = {}
         self._settled: list[tuple[int, int, int, StoredMessage]] = []
+
+    def start_over(self) -> None:
+        """Called in a forked process, which has a copy of all messages."""
+        self.changed = Condition()
 
     def next_sequence(self) -> int:
         self._sequence += 1

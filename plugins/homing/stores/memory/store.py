@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from threading import Lock
 from typing import Any
 
 from homing import message as m
 from homing import store as contract
 from homing.errors import (
-    ConfigurationError,
     LeaseLostError,
     NotInFlightError,
     UnreadableMessageError,
-    UnstorableContentError,
 )
 from homing.ids import new_id
-from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Headers, Message
+from homing.message import ACKNOWLEDGED, AVAILABLE, DEAD, DEFERRED, LEASED, SCHEDULED, STATES, Message
 from homing.retry import doubled
+from homing.row import NANOSECONDS, from_nanoseconds, span, to_nanoseconds
 from homing.size_limit import SizeLimit
-from homing.store import BatchLease, Store
+from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.memory.index import MessageIndex, StoredMessage
 from homing.stores.memory.options import MemoryOptions, parse_url
-from homing.stores.validation import as_message, written_texts
-
-_NANOSECONDS = 1_000_000_000
+from homing.stores.validation import (
+    as_message,
+    check_claim,
+    check_partitions,
+    check_purged,
+    outcomes_of,
+    partition_of,
+    written_texts,
+)
 
 _INDEXES: dict[str, MessageIndex] = {}
 _INDEXES_LOCK = Lock()
@@ -43,7 +48,7 @@ def open_memory_store(url: str) -> MemoryStore:
     return MemoryStore(*parse_url(url))
 
 
-class MemoryStore(Store):
+class MemoryStore(BulkStore):
     """Messages in memory: thread-safe, leased, fenced; gone when the process ends, shared within it by `name`.
 
     Acknowledged messages are remembered for a while: that is what duplicates are known by. `clock` gives nanoseconds
@@ -64,23 +69,12 @@ class MemoryStore(Store):
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
-
     def retrieve(self) -> Message | None:
         claimed = self.claim(1)
         return claimed[0] if claimed else None
 
     def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
-        self._refuse(transaction)
+        self._refuse_transaction(transaction)
         with self._now() as now:
             self._settle_one(self._held(*self._claimed_as(message)), success, now)
 
@@ -94,7 +88,7 @@ class MemoryStore(Store):
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
-        self._refuse(transaction)
+        self._refuse_transaction(transaction)
         messages = [as_message(item) for item in contents]
         ready = [(message, m.encode(message.content), _copied_headers(message)) for message in messages]
         limit = SizeLimit(self._options.max_message_bytes)
@@ -117,7 +111,7 @@ class MemoryStore(Store):
         session_id: str | None = None,
         partitions: Collection[int] | None = None,
     ) -> list[Message]:
-        _refuse_lease(limit, lease)
+        check_claim(limit, lease)
         share = self._share(partitions)
         with self._now() as now:
             entries = None if batch_id is None else self._index.batch(batch_id)
@@ -137,10 +131,8 @@ class MemoryStore(Store):
     def settle(
         self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
     ) -> None:
-        self._refuse(transaction)
-        outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
-        if len(outcomes) != len(messages):
-            raise ConfigurationError(f"{len(messages)} messages need {len(messages)} outcomes, got {len(outcomes)}")
+        self._refuse_transaction(transaction)
+        outcomes = outcomes_of(messages, success)
         with self._now() as now:
             held = [self._held(*self._claimed_as(message)) for message in messages]
             if len(set(map(id, held))) < len(held):
@@ -149,7 +141,7 @@ class MemoryStore(Store):
                 self._settle_one(entry, outcome, now)
 
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
-        _refuse_lease(1, lease)
+        check_claim(1, lease)
         with self._now() as now:
             if isinstance(held, BatchLease):
                 batch = self._index.batch(held.batch_id) or []
@@ -193,7 +185,7 @@ class MemoryStore(Store):
             self._in_flight.pop(entry.message.id, None)
 
     def receive_deferred(self, ids: Collection[str], *, lease: float | None = None) -> list[Message]:
-        _refuse_lease(1, lease)
+        check_claim(1, lease)
         with self._now() as now:
             found = [self._index.entries[each] for each in ids if each in self._index.entries]
             deferred = [entry for entry in found if entry.state == DEFERRED]
@@ -206,7 +198,7 @@ class MemoryStore(Store):
             self._in_flight.pop(entry.message.id, None)
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
-        due = _nanoseconds(at)
+        due = to_nanoseconds(at)
         with self._now() as now:
             found = [self._index.entries[each] for each in ids if each in self._index.entries]
             changed = [entry for entry in found if entry.state in (AVAILABLE, SCHEDULED)]
@@ -242,11 +234,7 @@ class MemoryStore(Store):
         return counted
 
     def require_partitions(self, partitions: Collection[int]) -> None:
-        known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
+        check_partitions(partitions, self._options.partitions, self.name)
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         with self._now():
@@ -255,7 +243,7 @@ class MemoryStore(Store):
     def oldest_age(self) -> float | None:
         with self._now() as now:
             due = [entry.time_next for entry in self._index.entries.values() if entry.state == AVAILABLE]
-        return (now - min(due)) / _NANOSECONDS if due else None
+        return (now - min(due)) / NANOSECONDS if due else None
 
     @property
     def wakes(self) -> bool:
@@ -275,7 +263,7 @@ class MemoryStore(Store):
                 if left <= 0:
                     return False
                 due = self._index.next_time(share)
-                soon = left if due is None else min(left, max((due - now) / _NANOSECONDS, 0.001))
+                soon = left if due is None else min(left, max((due - now) / NANOSECONDS, 0.001))
                 self._index.changed.wait(soon)
 
     def wake(self) -> None:
@@ -286,11 +274,10 @@ class MemoryStore(Store):
         share = self._share(partitions)
         with self._now() as now:
             due = now if self._index.has_ready(share) else self._index.next_time(share)
-            return None if due is None else max(0.0, (due - now) / _NANOSECONDS)
+            return None if due is None else max(0.0, (due - now) / NANOSECONDS)
 
     def purge(self, older_than: float | None = None, *, state: str = ACKNOWLEDGED) -> int:
-        if state not in (ACKNOWLEDGED, DEAD):
-            raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r}")
+        check_purged(state)
         with self._now() as now:
             before = now - _span(self._options.kept_for if older_than is None else older_than)
             if state == ACKNOWLEDGED:
@@ -312,16 +299,16 @@ class MemoryStore(Store):
             yield now
 
     def _new_entry(self, message: Message, encoded: m.Encoded, now: int) -> StoredMessage:
-        due = now if message.scheduled_at is None else _nanoseconds(message.scheduled_at)
+        due = now if message.scheduled_at is None else to_nanoseconds(message.scheduled_at)
         return StoredMessage(
             message,
             encoded,
             self._index.next_sequence(),
-            self._partition(message),
+            partition_of(message, parts) if (parts := self._options.partitions) else None,
             time_created=now,
             time_scheduled=due,
             time_next=due,
-            time_to_live=None if message.time_to_live is None else _span(message.time_to_live.total_seconds()),
+            time_to_live=None if message.time_to_live is None else span(message.time_to_live),
             state=SCHEDULED if due > now else AVAILABLE,
             reason=message.dead_letter_reason,
             description=message.dead_letter_description,
@@ -335,12 +322,6 @@ class MemoryStore(Store):
             return entry is not None
         self._index.remove(entry)
         return False
-
-    def _partition(self, message: Message) -> int | None:
-        if not self._options.partitions:
-            return None
-        key = message.partition_key or message.session_id or message.id
-        return zlib.crc32(key.encode()) % self._options.partitions
 
     def _share(self, partitions: Collection[int] | None) -> Callable[[int | None], bool] | None:
         if partitions is None:
@@ -420,17 +401,13 @@ class MemoryStore(Store):
             sequence_number=entry.sequence,
             lock_token=entry.lock_token if entry.state == LEASED else None,
             delivery_count=entry.deliveries,
-            enqueued_at=_datetime(entry.time_created),
-            scheduled_at=None if scheduled is None else _datetime(scheduled),
+            enqueued_at=from_nanoseconds(entry.time_created),
+            scheduled_at=None if scheduled is None else from_nanoseconds(scheduled),
             dead_letter_reason=entry.reason,
             dead_letter_description=entry.description,
             dead_letter_source=entry.source,
             state=entry.state,
         )
-
-    def _refuse(self, transaction: Any) -> None:
-        if transaction is not None:
-            raise self._lacks(contract.TRANSACTIONS)
 
 
 def _content(entry: StoredMessage, raw: bool) -> Any:
@@ -446,22 +423,5 @@ def _copied_headers(message: Message) -> dict[str, Any]:
     return m.decode_headers(m.encode_headers(message.headers), message.id)
 
 
-def _refuse_lease(limit: int, lease: float | None) -> None:
-    if limit < 1 or (lease is not None and lease <= 0):
-        raise ConfigurationError(f"limit and lease must be > 0, got {limit} and {lease}")
-
-
-def _nanoseconds(value: datetime) -> int:
-    if value.tzinfo is None:
-        raise UnstorableContentError(f"{value} has no time zone: give an aware datetime")
-    since = value - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * _NANOSECONDS + since.microseconds * 1000
-
-
-def _datetime(value: int) -> datetime:
-    seconds, rest = divmod(value, _NANOSECONDS)
-    return datetime.fromtimestamp(seconds, timezone.utc) + timedelta(microseconds=rest // 1000)
-
-
 def _span(seconds: float) -> int:
-    return int(seconds * _NANOSECONDS)
+    return int(seconds * NANOSECONDS)

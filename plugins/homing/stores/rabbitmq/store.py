@@ -6,26 +6,26 @@ import logging
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from homing import store as contract
-from homing.errors import ConfigurationError, StoreError, TooLargeError, UnreadableMessageError
+from homing.errors import StoreError, TooLargeError, UnreadableMessageError
 from homing.failure import crash_text
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Headers, Message
+from homing.message import AVAILABLE, DEAD, LEASED, SCHEDULED, Message
 from homing.portions import text_bytes
 from homing.retry import doubled
 from homing.size_limit import SizeLimit
-from homing.store import BatchLease, Store
+from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.rabbitmq import envelope
 from homing.stores.rabbitmq.consumer import Consumer, HeldMessage
 from homing.stores.rabbitmq.envelope import Incoming, Outgoing
 from homing.stores.rabbitmq.options import CLASSIC, RabbitOptions
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.topology import dead_queue
-from homing.stores.validation import as_message, written_texts
+from homing.stores.validation import as_message, check_claim, written_texts
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _EARLY = 1.0
 _MOST_BESIDE, _MOST_BESIDE_DEAD = 48 * 2**10, 112 * 2**10
 
 
-class RabbitStore(Store):
+class RabbitStore(BulkStore):
     """Messages in a durable queue of RabbitMQ, a quorum queue unless `queue_type=classic`.
 
     `store` returns when the broker has confirmed the message. `store_many` checks and encodes everything before it
@@ -83,17 +83,6 @@ class RabbitStore(Store):
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
-
     def retrieve(self) -> Message | None:
         self._keep()
         with self._consumer.link.lock:
@@ -108,7 +97,7 @@ class RabbitStore(Store):
         return None
 
     def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
-        self._refuse(transaction)
+        self._refuse_transaction(transaction)
         with self._consumer.link.lock:
             held = self._find(message)
             if success:
@@ -131,7 +120,7 @@ class RabbitStore(Store):
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
-        self._refuse(transaction)
+        self._refuse_transaction(transaction)
         now, queue = time.time(), self.name
         messages = [as_message(content) for content in contents]
         for message in messages:
@@ -149,8 +138,7 @@ class RabbitStore(Store):
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held, BatchLease):
             raise self._lacks(contract.CLAIM)
-        if lease <= 0:
-            raise ConfigurationError(f"a lease is a positive number of seconds, not {lease}")
+        check_claim(1, lease)
         messages = [held] if isinstance(held, Message) else held
         with self._consumer.link.lock:
             found = [self._find(message) for message in messages]
@@ -319,7 +307,3 @@ class RabbitStore(Store):
                 f"message {message.id} is too large for store {self.name!r}: its headers and properties have {beside} "
                 f"bytes, and AMQP has room for {most_beside}; nothing was stored. Put them into the content"
             )
-
-    def _refuse(self, transaction: Any) -> None:
-        if transaction is not None:
-            raise self._lacks(contract.TRANSACTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 from azure.core.exceptions import AzureError
@@ -97,6 +98,11 @@ def receiver_for(client: ServiceBusClient, path: str, **options: Any) -> Service
     if separator:
         return client.get_subscription_receiver(topic, subscription, **options)
     return client.get_queue_receiver(path, **options)
+
+
+def seconds_until(end: datetime | None) -> float:
+    """In how many seconds a lock ends; 0 where there is none."""
+    return 0.0 if end is None else max((end - datetime.now(timezone.utc)).total_seconds(), 0.0)
 
 
 class Receiving:

@@ -24,7 +24,6 @@ from azure.servicebus import (
 
 from homing import store as contract
 from homing.errors import (
-    ConfigurationError,
     LeaseLostError,
     NotInFlightError,
     UnreadableMessageError,
@@ -32,11 +31,12 @@ from homing.errors import (
 from homing.failure import crash_text
 from homing.invocation.fork_safety import leave_to_parent, start_over_after_fork
 from homing.lease_renewer import LeaseRenewer
-from homing.message import AVAILABLE, Headers, Message
-from homing.store import BatchLease, Store
+from homing.message import AVAILABLE, Message
+from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.servicebus import envelope, sdk
 from homing.stores.servicebus.options import ServiceBusOptions
-from homing.stores.validation import as_message
+from homing.stores.validation import as_message, check_claim
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class LockedMessage:
     deadline: float
 
 
-class ServiceBusStore(Store):
+class ServiceBusStore(BulkStore):
     """Messages in a queue of Service Bus, or in a subscription: then `store` sends to its topic.
 
     `store` returns when the service has confirmed the message; `store_many` sends one AMQP message, which the service
@@ -98,17 +98,6 @@ class ServiceBusStore(Store):
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        return self.store_many([as_message(content, id, headers, scheduled_at)], transaction=transaction)[0]
-
     def retrieve(self) -> Message | None:
         with self._lock:
             self._leases.renew_due()  # a caller that retrieves without a pause leaves no other thread the time
@@ -124,7 +113,7 @@ class ServiceBusStore(Store):
                     return message
 
     def acknowledge(self, message: str | Message, success: bool = True, *, transaction: Any = None) -> None:
-        self._refuse(transaction)
+        self._refuse_transaction(transaction)
         with self._lock:
             held = self._find(message)
             with self._settling("acknowledge" if success else "release", held):
@@ -147,7 +136,7 @@ class ServiceBusStore(Store):
     # -- many at a time ----------------------------------------------------------------------------------------
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
-        self._refuse(transaction)
+        self._refuse_transaction(transaction)
         messages = [as_message(content) for content in contents]
         outgoing = [envelope.pack(message) for message in messages]
         if outgoing:
@@ -163,8 +152,7 @@ class ServiceBusStore(Store):
     def renew(self, held: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held, BatchLease):
             raise self._lacks(contract.CLAIM)
-        if lease <= 0:
-            raise ConfigurationError(f"a lease is a positive number of seconds, not {lease}")
+        check_claim(1, lease)
         with self._lock:
             found = [self._find(message) for message in ([held] if isinstance(held, Message) else held)]
             for each in found:
@@ -226,7 +214,7 @@ class ServiceBusStore(Store):
             held.message.lock_token,
             f"message {held.message.id} of store {self.name!r}",
             partial(self._renew_lock, held),
-            lasts=_left(held.received.locked_until_utc),
+            lasts=sdk.seconds_until(held.received.locked_until_utc),
             longest=lease,
             on_end=partial(self._give_back, held),
         )
@@ -247,7 +235,7 @@ class ServiceBusStore(Store):
                 return None
             try:
                 with self._translated(f"renew the lock on message {held.message.id} of"):
-                    return _left(self._receiver().renew_message_lock(held.received))
+                    return sdk.seconds_until(self._receiver().renew_message_lock(held.received))
             except LeaseLostError:
                 self._lose([token])
                 raise
@@ -343,14 +331,5 @@ class ServiceBusStore(Store):
                 self._receiving = sdk.Receiving(receiver)
         return self._receivers[dead]
 
-    def _refuse(self, transaction: Any) -> None:
-        if transaction is not None:
-            raise self._lacks(contract.TRANSACTIONS)
-
     def _translated(self, doing: str) -> Any:
         return sdk.translated(f"{doing} store {self.name!r}")
-
-
-def _left(until: datetime | None) -> float:
-    """Seconds until then."""
-    return 0.0 if until is None else max((until - datetime.now(timezone.utc)).total_seconds(), 0.0)

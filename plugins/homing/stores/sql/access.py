@@ -27,7 +27,8 @@ class SqlAccess(StoreAccess):
         self._name = name
         self._live = live
         self._archive = archive
-        self._permitted: set[str] = set()
+        #: Whether with the pipeline's tables and with the archive: what the user was found to have the rights to.
+        self._permitted: set[tuple[bool, bool]] = set()
 
     def prepare(self, *, pipeline: bool = False) -> list[str]:
         """As in the contract. Without it, tables are made when they are first needed."""
@@ -68,11 +69,11 @@ class SqlAccess(StoreAccess):
 
         Asked before anything is claimed: what can be claimed and not be settled would seem to kill its consumers.
         """
-        beside = self._beside(pipeline)[1:] if pipeline else []
-        archive = self._archive if self._live.current().acknowledged == ARCHIVED else None
-        names = {table.name for table in (self._messages, *beside, *([archive.table] if archive else []))}
-        if names <= self._permitted:
+        archives = self._live.current().acknowledged == ARCHIVED
+        if (pipeline, archives) in self._permitted:
             return
+        beside = self._beside(pipeline)[1:] if pipeline else []
+        archive = self._archive if archives else None
         if archive is not None:
             archive.require()
         tables = StoreTables(self._messages, registry_table(), archive.table if archive else None, beside)
@@ -81,7 +82,7 @@ class SqlAccess(StoreAccess):
                 f"the database user lacks rights of a consumer of store {self._name!r}: {'; '.join(map(str, lacks))}. "
                 "Nothing was claimed; `homing grants --role consumer` prints what to grant"
             )
-        self._permitted |= names
+        self._permitted.add((pipeline, archives))
 
     def siblings(self) -> list[str]:
         names, prefix = registry_table().c.name, self._messages.name.removesuffix(self._name)
@@ -96,7 +97,7 @@ class SqlAccess(StoreAccess):
         others = [name.removeprefix(prefix) for name in self._database.names() if "__" not in name]
         raise TableMissingError(
             f"store {self._name!r} does not exist in this database, which has {', '.join(others) or 'no store at all'}"
-            ": mend the name or the URL, or make it with `homing init`"
+            ": correct the name or the URL, or make it with `homing init`"
         )
 
     def make_archive(self) -> None:

@@ -141,9 +141,9 @@ class Batches:
 
         return not wanted or self._database.write(work)
 
-    def rename(self, held: BatchLease | None, bury: Callable[[str], Mapping[str, Any]]) -> int:
+    def rename(self, held: BatchLease | None, dead_letter: Callable[[str], Mapping[str, Any]]) -> int:
         """Gives messages of this batch, or without one the dead ones, whose ids are no texts another id, and makes them
-        what `bury` returns; returns how many.
+        what `dead_letter` returns; returns how many.
 
         Nothing could be recorded or settled for them otherwise: a ledger, and every column of ids, holds texts.
         """
@@ -161,7 +161,7 @@ class Batches:
             for sequence, written, kind in connection.execute(statement).all():
                 if kind == "text" and _is_text(written):
                     continue
-                values = {"id": f"{_RENAMED}{sequence}", **bury(f"its id is not text: X'{written.hex()[:100]}'")}
+                values = {"id": f"{_RENAMED}{sequence}", **dead_letter(f"its id is not text: X'{written.hex()[:100]}'")}
                 connection.execute(self._table.update().where(c.sequence == sequence).values(**values))
                 renamed += 1
             return renamed

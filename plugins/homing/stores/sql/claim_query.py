@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
-from homing.errors import ConfigurationError
 from homing.portions import portions
 from homing.row import HEADERS, NEEDED, READ
 from homing.stores.sql.archive import Archive
@@ -22,6 +21,7 @@ from homing.stores.sql.properties import SqlProperties
 from homing.stores.sql.row_sizes import weight
 from homing.stores.sql.rows import FRESH, beyond_fresh, is_fresh
 from homing.stores.sql.statement_cache import Statements
+from homing.stores.validation import check_claim
 
 _TOKEN, _NEXT, _SCHEDULED = map(NEEDED.index, ("lock_token", "time_next", "time_scheduled"))
 _SESSION = READ.index("session_id")
@@ -53,8 +53,7 @@ class ClaimRequest:
     properties: SqlProperties = field(default_factory=SqlProperties)
 
     def __post_init__(self) -> None:
-        if self.limit < 1 or (self.lease is not None and self.lease <= 0):
-            raise ConfigurationError(f"a claim needs a positive limit and lease, not {self.limit} and {self.lease}")
+        check_claim(self.limit, self.lease)
 
 
 # Which buckets a statement that finds due messages looks into.

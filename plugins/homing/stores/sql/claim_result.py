@@ -32,7 +32,6 @@ class Claimed:
         return BatchLease(batch_id, self.token, self.size) if self.size else None
 
     def read(self) -> None:
-        """Makes messages of the rows."""
         for row in self.rows:
             try:
                 self.messages.append(self._message(row))

@@ -154,7 +154,7 @@ def _parse_double(value: Any) -> Any:
 
 
 def _show_number(value: Any) -> Any:
-    """A number where that is exact, else the text of its digits; a text for what is no number."""
+    """A number where that is exact, else the text of its digits; other values as they are, or as text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if not isinstance(value, Decimal):
@@ -189,7 +189,7 @@ def _fit_time(header: Any) -> datetime:
     try:
         time = _utc(found)
     except (ValueError, OverflowError):
-        raise UnfitError("there is no such time") from None
+        raise UnfitError("the time does not exist") from None
     if time.year < _FIRST_YEAR:
         raise UnfitError(f"it is before the year {_FIRST_YEAR}")
     return time

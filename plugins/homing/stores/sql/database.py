@@ -401,7 +401,7 @@ class Database:
             if fault is not None:
                 raise TlsError(
                     f"cannot {doing} store {self._name!r}, because TLS with its server failed: {fault}. Nothing was "
-                    "sent; mend the certificate, or what the URL says of it"
+                    "sent; fix the certificate, or the URL's TLS options"
                 ) from error
             text = f"cannot {doing} store {self._name!r}: {complaint(error)}"
             if is_away(error):
@@ -466,7 +466,6 @@ def _text_or_bytes(raw: bytes) -> str | bytes:
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items, `size` at a time."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

@@ -128,7 +128,7 @@ def _attentive(driver: Any) -> Any:
                         heard = time.monotonic()
                     elif time.monotonic() - heard > silence:
                         self.pgconn.finish()  # the connection cannot be used any more: the answer may still come
-                        raise driver.OperationalError(f"nothing was heard of the server for {silence:g} s")
+                        raise driver.OperationalError(f"no answer from the server for {silence:g} s")
                     wanted = gen.send(ready)
             except StopIteration as end:
                 return end.value

@@ -37,7 +37,6 @@ class HeaderColumns:
 
     @classmethod
     def of(cls, table: sa.Table) -> HeaderColumns:
-        """Those of this table."""
         return cls(table.info.get(OWN, {}))
 
     def __bool__(self) -> bool:
@@ -164,5 +163,5 @@ def _unfit(message_id: str, names: Sequence[str], why: str) -> UnstorableContent
     headers = " or ".join(map(repr, names))
     return UnstorableContentError(
         f"message {message_id} cannot be stored: its header {headers} does not fit the column of that name, {why}. "
-        "Nothing was stored; mend the header, or the column"
+        "Nothing was stored; change the header, or the column"
     )

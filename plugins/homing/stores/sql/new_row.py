@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 from homing import message as m
 from homing.errors import UnstorableContentError
 from homing.message import Message
-from homing.row import MOST_CHARACTERS, envelope, to_nanoseconds
+from homing.row import envelope, to_nanoseconds
 from homing.stores.sql.header_columns import HeaderColumns
-from homing.stores.validation import refuse_unfit
+from homing.stores.validation import partition_of, partition_of_key, refuse_unfit
 
 _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is said
 
@@ -18,13 +17,11 @@ _DEFAULTS = {"priority": 0}  # of columns that hold something when nothing is sa
 def to_row(message: Message, now: int, *, partitions: int = 0, columns: HeaderColumns | None = None) -> dict[str, Any]:
     """The values to insert, where they are not the column's default; raises UnstorableContentError for what cannot be
     stored."""
-    if type(message.id) is not str or not 0 < len(message.id) <= MOST_CHARACTERS:
-        raise UnstorableContentError(
-            f"a message id is a text of 1 to {MOST_CHARACTERS} characters, not {message.id!r:.60}"
-        )
-    if type(message.priority) is not int or not -(2**31) <= message.priority < 2**31:
-        raise UnstorableContentError(f"a priority is a whole number of 32 bits, not {message.priority!r:.60}")
     refuse_unfit(message)
+    if not -(2**31) <= message.priority < 2**31:
+        raise UnstorableContentError(
+            f"priority of a message must be an integer of 32 bits, got {message.priority!r:.60}"
+        )
     row = plain_row(message.id, message.content, now, partitions=0)
     if message.scheduled_at is not None:
         row["time_scheduled"] = to_nanoseconds(message.scheduled_at)
@@ -37,7 +34,7 @@ def to_row(message: Message, now: int, *, partitions: int = 0, columns: HeaderCo
     }
     row.update((name, value) for name, value in said.items() if value is not None and value != _DEFAULTS.get(name))
     if partitions:
-        row["bucket"] = bucket_of(message.partition_key or message.session_id or message.id, partitions)
+        row["bucket"] = partition_of(message, partitions)
     return {**row, **columns.values(message)} if columns else row
 
 
@@ -53,10 +50,5 @@ def plain_row(message_id: str, content: Any, now: int, *, partitions: int) -> di
         "encoding": encoded.encoding,
     }
     if partitions:
-        row["bucket"] = bucket_of(message_id, partitions)
+        row["bucket"] = partition_of_key(message_id, partitions)
     return row
-
-
-def bucket_of(key: str, partitions: int) -> int:
-    """The partition a key belongs to, for all processes and for ever the same."""
-    return zlib.crc32(key.encode("utf-8")) % partitions

@@ -172,7 +172,9 @@ def check_rest(url: URL) -> None:
     backend = url.get_backend_name()
     allowed = driver_options.ALLOWED[backend]
     refuse_unknown(url.query, [*OPTION_NAMES, *sorted(allowed)], of=f"a store on {backend}")
-    if backend == "sqlite" and (url.host or url.database in (None, "", ":memory:")):
+    # What stands where a server would, a driver would repeat in its error.
+    elsewhere = url.host or url.username or url.password or url.port
+    if backend == "sqlite" and (elsewhere or url.database in (None, "", ":memory:")):
         raise ConfigurationError(
             "a SQLite store is a file: sqlite:///relative.db or sqlite:////absolute.db. One in memory would lose "
             "what it accepted; for that, memory://name says so"
@@ -239,7 +241,7 @@ def _read_columns(text: str) -> dict[str, str]:
         name, _, kind = item.partition(":")
         if not _COLUMN.fullmatch(name) or (kind or "text") not in COLUMN_TYPES:
             raise ConfigurationError(
-                f"columns are written as name or name:type, type one of {', '.join(COLUMN_TYPES)}; not {item!r}"
+                f"columns must be written as name or name:type, type one of {', '.join(COLUMN_TYPES)}; got {item!r}"
             )
         columns[name] = kind or "text"
     return columns

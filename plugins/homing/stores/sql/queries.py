@@ -12,7 +12,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
 from homing.errors import ConfigurationError, UnreadableMessageError
-from homing.message import ACKNOWLEDGED, DEAD, STATES, Message, MessageRef
+from homing.message import ACKNOWLEDGED, STATES, Message, MessageRef
 from homing.pipeline_store import StoreView
 from homing.row import HEADERS, NANOSECONDS, READ, is_keepable, legible, read
 from homing.stores.sql.archive import Archive
@@ -21,6 +21,7 @@ from homing.stores.sql.database import Database, chunks
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.row_sizes import portions_by_id, ranges
 from homing.stores.sql.rows import state_of
+from homing.stores.validation import check_purged
 
 Result = TypeVar("Result")
 
@@ -105,7 +106,7 @@ class SqlView(StoreView):
     ) -> list[Message]:
         """`written` leaves the headers as they were stored, whatever the application's columns say."""
         if state is not None and state not in STATES:
-            raise ConfigurationError(f"a state is one of {', '.join(STATES)}, not {state!r}")
+            raise ConfigurationError(f"state must be one of {', '.join(STATES)}, got {state!r}")
 
         def ask(connection: Connection, known: sa.FromClause) -> list[Any]:
             c, states = known.c, state_of(known, self._database.now())
@@ -219,8 +220,7 @@ class SqlView(StoreView):
     def purge(self, older_than: float, state: str) -> int:
         """Removes finished messages in chunks, each a transaction of its own, so that no other transaction waits for
         long."""
-        if state not in (ACKNOWLEDGED, DEAD):
-            raise ConfigurationError(f"only acknowledged and dead messages are purged, not {state!r} ones")
+        check_purged(state)
         c, until = self._table.c, self._database.now() - int(older_than * NANOSECONDS)
         since = c.time_acked if state == ACKNOWLEDGED else c.time_dead
         finished, removed, after = (since <= until) & c.time_next.is_(None), 0, 0

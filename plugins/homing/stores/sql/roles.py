@@ -69,12 +69,11 @@ def grants(role: str, tables: StoreTables, to: str) -> list[str]:
     """The statements that let the database's role `to` play this one in a store. Raises ConfigurationError for a name
     that no role of a database has."""
     if not to or "\0" in to or len(to.encode()) > _LONGEST_NAME:
-        raise ConfigurationError(f"the name of a database's role has 1 to {_LONGEST_NAME} bytes: {to!r:.80}")
+        raise ConfigurationError(f"the name of a database's role must have 1 to {_LONGEST_NAME} bytes, got {to!r:.80}")
     return [right.granted_to(_quoted(to)) for right in rights(role, tables)]
 
 
 def rights(role: str, tables: StoreTables) -> list[Right]:
-    """What this role needs in a store."""
     return list({PRODUCER: _produce, CONSUMER: _consume, OPERATOR: _operate, AUDITOR: _audit}[role](tables))
 
 

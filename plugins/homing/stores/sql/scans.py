@@ -103,6 +103,6 @@ class SqlScans(Scans):
     def _wanted(self, which: str, conditions: Sequence[Condition]) -> list[Any]:
         c = self._table.c
         if which not in (WAITING, DEAD, ALL):
-            raise ConfigurationError(f"which messages is one of {WAITING}, {DEAD}, {ALL}, not {which!r}")
+            raise ConfigurationError(f"messages to read must be one of {WAITING}, {DEAD}, {ALL}, got {which!r}")
         wanted = {WAITING: [c.time_acked.is_(None), c.time_dead.is_(None)], DEAD: [c.time_dead.is_not(None)], ALL: []}
         return [*wanted[which], *(_OPERATORS[each.operator](c[each.column], each.value) for each in conditions)]

@@ -90,7 +90,6 @@ _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"
 
 
 def table_name(store: str) -> str:
-    """The message table of a store."""
     return f"homing_{store}"
 
 

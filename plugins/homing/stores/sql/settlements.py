@@ -95,7 +95,7 @@ class Settlements:
         values = {"time_next": None, "lock_token": None, "batch_id": None}
         return Change(values, wakes=self._finder.has_sessions)
 
-    def bury(self, reason: str, description: str | None) -> Change:
+    def dead_letter(self, reason: str, description: str | None) -> Change:
         values = {
             "time_dead": self._database.now(),
             "time_next": None,

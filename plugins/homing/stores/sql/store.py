@@ -29,11 +29,12 @@ from homing.failure import FAILURE_STORE
 from homing.ids import ordered_ids
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.invocation.rate_limit import RateLimiter
-from homing.message import ACKNOWLEDGED, Headers, Message
+from homing.message import ACKNOWLEDGED, Message
 from homing.pipeline_store import PipelineStore
 from homing.row import NANOSECONDS, to_nanoseconds
 from homing.size_limit import SizeLimit
 from homing.store import BatchLease
+from homing.stores.bulk import BulkStore
 from homing.stores.options import read_options, refuse_repeated
 from homing.stores.sql.access import SqlAccess
 from homing.stores.sql.archive import Archive
@@ -64,6 +65,7 @@ from homing.stores.sql.scans import SqlScans
 from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
 from homing.stores.sql.settlements import KnownLease, Leased, Settlements
 from homing.stores.sql.tables import identity_of
+from homing.stores.validation import check_partitions, outcomes_of
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
 _PURGE_EVERY = 60.0  # seconds
@@ -89,7 +91,7 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
     return SqlStore(rest, options.name, options=options)
 
 
-class SqlStore(PipelineStore):
+class SqlStore(BulkStore, PipelineStore):
     """Messages in a SQL table.
 
     Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
@@ -150,20 +152,6 @@ class SqlStore(PipelineStore):
         self._pace = None
 
     # -- the three verbs ---------------------------------------------------------------------------------------
-
-    def store(
-        self,
-        content: Any,
-        *,
-        id: str | None = None,
-        headers: Headers | None = None,
-        scheduled_at: datetime | None = None,
-        transaction: Any = None,
-    ) -> str:
-        message = content if isinstance(content, Message) else Message(id or next(ordered_ids()), content)
-        given: dict[str, Any] = {"id": id, "headers": headers, "scheduled_at": scheduled_at}
-        message = replace(message, **{name: value for name, value in given.items() if value is not None})
-        return self.store_many([message], transaction=transaction)[0]
 
     def retrieve(self) -> Message | None:
         claimed = self.claim(1)
@@ -257,10 +245,7 @@ class SqlStore(PipelineStore):
     def settle(
         self, messages: Sequence[Message], success: bool | Sequence[bool] = True, *, transaction: Any = None
     ) -> None:
-        outcomes = [success] * len(messages) if isinstance(success, bool) else list(success)
-        if len(outcomes) != len(messages):
-            raise ConfigurationError(f"{len(messages)} messages need as many outcomes, not {len(outcomes)}")
-        self._settle(messages, outcomes, transaction)
+        self._settle(messages, outcomes_of(messages, success), transaction)
 
     def renew(self, held_: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held_, BatchLease):
@@ -294,7 +279,7 @@ class SqlStore(PipelineStore):
 
     def dead_letter(self, message: str | Message, *, reason: str, description: str | None = None) -> None:
         who = self._held(message)
-        self._settlements.apply([([who], self._settlements.bury(reason, description))])
+        self._settlements.apply([([who], self._settlements.dead_letter(reason, description))])
         self._forget([who])
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
@@ -336,11 +321,7 @@ class SqlStore(PipelineStore):
         self._live.touch()
 
     def require_partitions(self, partitions: Collection[int]) -> None:
-        known = self._options.partitions
-        if not known or not all(0 <= number < known for number in partitions):
-            raise ConfigurationError(
-                f"store {self.name!r} was opened with partitions={known}; it has no partitions {sorted(partitions)}"
-            )
+        check_partitions(partitions, self._options.partitions, self.name)
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
@@ -434,7 +415,7 @@ class SqlStore(PipelineStore):
         held = self._claim(wanted).lease(batch_id)
         if held is None or self._database.dialect.keeps_types:
             return held
-        renamed = self._batches.rename(held, lambda why: self._settlements.bury(contract.UNREADABLE, why).values)
+        renamed = self._batches.rename(held, lambda why: self._settlements.dead_letter(contract.UNREADABLE, why).values)
         return replace(held, size=held.size - renamed) if held.size > renamed else None
 
     def knows_batch(self, batch_id: str) -> bool:
@@ -463,7 +444,7 @@ class SqlStore(PipelineStore):
     def dead_letter_batch(self, held: BatchLease, ids: Collection[str], reason: str, description: str) -> None:
         if ids:
             known = [KnownLease(message_id, held.lock_token) for message_id in ids]
-            self._settlements.apply([(known, self._settlements.bury(reason, description))])
+            self._settlements.apply([(known, self._settlements.dead_letter(reason, description))])
 
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
         if not self._batches.forget(held, ids):
@@ -528,8 +509,8 @@ class SqlStore(PipelineStore):
         """Returns the claimed messages. Those that cannot be decoded are kept aside, and hold up no others."""
         claimed.read()
         for row, why in claimed.unreadable:
-            bury = self._settlements.bury(contract.UNREADABLE, why)
-            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], bury)])
+            dead = self._settlements.dead_letter(contract.UNREADABLE, why)
+            self._settlements.apply([([KnownLease(id_of(row), claimed.token, row[0])], dead)])
         if len(self._in_flight) > _FORGET_FROM:
             self._in_flight.clear()
         self._in_flight.update(dict.fromkeys([message.id for message in claimed.messages], claimed.token))

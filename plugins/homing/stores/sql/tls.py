@@ -50,7 +50,7 @@ def refuse_plain_text(url: URL) -> None:
         raise ConfigurationError("require_tls needs a host in the store's URL: a local socket has no TLS")
     mode = url.query.get("sslmode", _SAFE_MODES[0])
     if backend != "mysql" and mode not in _SAFE_MODES:
-        raise ConfigurationError(f"require_tls takes sslmode={', '.join(_SAFE_MODES)}, not {mode!r:.60}")
+        raise ConfigurationError(f"require_tls needs sslmode={', '.join(_SAFE_MODES)}, got {mode!r:.60}")
     if read_options(MysqlTls, url.query).ssl_disabled:
         raise ConfigurationError("require_tls and ssl_disabled=true contradict each other")
 
