@@ -49,7 +49,8 @@ test: ## run the tests, against real servers
 	@scripts/setup.sh --services
 	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not matrix and not install" $(ARGS)
 
-installed: setup ## build the wheel, install it into empty environments as a user would, and run a pipeline there
+installed: ## build the wheel, install it into empty environments as a user would, and run a pipeline there
+	@scripts/setup.sh --services
 	@$(VENV)/python -m pytest -m install tests/install $(ARGS)
 
 kills: ## SIGKILL every step of a run on a real Airflow, each on its own; ten minutes and more
