@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test kills mutants chaos bench check audit format clean
+.PHONY: help setup demo up down test installed kills mutants chaos bench check audit format clean
 
 # Which Python to build on (3.10 to 3.13), for example: make test PYTHON=python3.12
 PYTHON ?=
@@ -29,7 +29,7 @@ QUICK ?=
 VENV := .venv/bin
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## get everything the other targets need
 	@scripts/setup.sh
@@ -47,7 +47,11 @@ down: ## stop what `make up` started
 
 test: ## run the tests, against real servers
 	@scripts/setup.sh --services
-	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not matrix" $(ARGS)
+	@$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not matrix and not install" $(ARGS)
+
+installed: ## build the wheel, install it into empty environments as a user would, and run a pipeline there
+	@scripts/setup.sh --services
+	@$(VENV)/python -m pytest -m install tests/install $(ARGS)
 
 kills: ## SIGKILL every step of a run on a real Airflow, each on its own; ten minutes and more
 	@scripts/setup.sh --services

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from homing.spark.datasource import HomingDataSource
-from homing.spark.reader import StoreReader
+from homing.extras import needs
+
+with needs("the data source homing", "spark", "pyspark", "pyarrow"):
+    from homing.spark.datasource import HomingDataSource
+    from homing.spark.reader import StoreReader
 
 
 class DefaultSource(HomingDataSource):

@@ -31,7 +31,7 @@ WHAT = ("", "", "", "drop", "fail early", "fail late", "constraint", "twice", "m
 MARKS = {name: Mark(name) for name in ("password", "content", "header")}
 PLANTED = Mark("planted", between="-")
 #: Who may have the stores in its environment: what runs the job, and what that starts.
-JOB = re.compile(r"spark_apps/\w+\.py|bin/spark-submit|org\.apache\.spark")
+JOB = re.compile(r"spark/applications/homing_\w+\.py|bin/spark-submit|org\.apache\.spark")
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 

@@ -70,4 +70,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return load_name(__name__, _MODULES, name, extra="airflow", package="airflow")
+    return load_name(__name__, _MODULES, name, extra="airflow", packages=["airflow"])

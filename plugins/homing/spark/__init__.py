@@ -19,4 +19,4 @@ __all__ = ["HomingDataSource", "parquet_lake", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    return load_name(__name__, _MODULES, name, extra="spark", package="pyspark")
+    return load_name(__name__, _MODULES, name, extra="spark", packages=["pyspark", "pyarrow"])

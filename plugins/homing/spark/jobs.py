@@ -31,6 +31,7 @@ from homing.invocation.error_info import frames_of, sign_of
 from homing.ledger import Fence, Ledger
 from homing.pipeline import HandlerChain, load_chain
 from homing.spark.error_kinds import is_crash, is_death, is_outage
+from homing.spark.installation import refuse_mixed_versions
 from homing.spark.submit import secrets
 from homing.spark.submit.job import SET_UP_WRONGLY
 from homing.spark.submit.master import refuse_unreachable
@@ -169,7 +170,8 @@ def _engine(
         chain.refuse_dataframes()
         yield partial(LocalEngine, chain, stores, batch), lambda: None  # it notices when it records
         return
-    with needs("a Spark job", "spark", "pyspark"):
+    refuse_mixed_versions()
+    with needs("a Spark job", "spark", "pyspark", "pyarrow"):
         from homing.spark import sessions
         from homing.spark.engine import Engine, Pipeline
 
@@ -183,7 +185,7 @@ def _files(*, without_spark: bool) -> Files:
     """What reaches a work directory: where Spark is not needed, it is on this machine."""
     if without_spark:
         return LocalFiles()
-    with needs("a Spark job", "spark", "pyspark"):
+    with needs("a Spark job", "spark", "pyspark", "pyarrow"):
         from homing.spark.hadoop import HadoopFiles
 
     return HadoopFiles()

@@ -14,6 +14,7 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+import homing
 from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import Batch, open_pipeline_stores
@@ -136,7 +137,7 @@ def test_a_client_of_spark_connect_gets_everything_from_its_environment(
 ) -> None:
     said = submit("sc://host:15002/;token=abc", work_dir=str(tmp_path / "work"))
 
-    assert said["argv"][0].endswith("spark_apps/deliver.py")
+    assert Path(said["argv"][0]) == Path(homing.__file__).parent / "spark/applications/homing_deliver.py"
     assert said["env"]["SPARK_REMOTE"] == "sc://host:15002/;token=abc"
     assert (said["env"]["HOMING_STORE"], said["env"]["HOMING_DEAD_LETTER_STORE"]) == secrets
     with zipfile.ZipFile(said["env"]["HOMING_PY_FILES"]) as code:

@@ -44,13 +44,8 @@ class Job:
 
     @property
     def application(self) -> Path:
-        """Where the application lies: beside plugins/."""
-        path = Path(homing.__file__).parents[2] / "spark_apps" / self.name
-        if not path.is_file():
-            raise ConfigurationError(
-                f"the Spark application {path} is missing: install Homing from its repository, editable"
-            )
-        return path
+        """The application's file, which is part of the package."""
+        return Path(homing.__file__).parent / "spark" / "applications" / f"homing_{self.name}"
 
     def can_run_without_spark(self, master: str) -> bool:
         """Whether one plain process can do the same. Where Spark is elsewhere, there may be more to it than its speed:

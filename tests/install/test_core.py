@@ -1,0 +1,43 @@
+"""The core alone, on every Python it is for: nothing of Airflow and Spark, and the README's first example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.install.environment import PYTHONS, REPOSITORY, Environment, find_python
+
+pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+
+EXAMPLE, OUTPUT = re.findall(r"```(?:\w*)\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)[:2]
+WHERE = "import homing, sys; print(homing.__file__, *sys.path, sep='\\n')"
+
+
+@pytest.fixture(params=PYTHONS)
+def core(request: pytest.FixtureRequest, place: Path, wheel: Path) -> Environment:
+    python = find_python(request.param)
+    if python is None:
+        pytest.skip(f"there is no Python {request.param} on this machine: the core was not installed on it")
+    made = Environment(python, place / request.param)
+    made.install(wheel)
+    return made
+
+
+def test_the_core_is_small_and_runs_the_first_example(core: Environment, capsys: pytest.CaptureFixture[str]) -> None:
+    home, *path = core.run("python", "-c", WHERE).splitlines()
+    printed = core.run("python", "-c", EXAMPLE)
+    counted = core.run("homing", "stores", "sqlite:///inbox.db?store=orders")
+    packages = core.packages()
+
+    assert Path(home).is_relative_to(core.venv)
+    assert not any(Path(each).is_relative_to(REPOSITORY) for each in path)
+    assert printed == OUTPUT
+    assert "orders" in counted
+    assert len(packages) <= 12, packages
+    assert core.megabytes() < 60
+    with capsys.disabled():
+        print(
+            f"\nthe core on {core.python}: {len(packages)} packages, {core.megabytes():.0f} MB: {', '.join(packages)}"
+        )
