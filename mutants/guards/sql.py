@@ -18,6 +18,14 @@ _LEDGERS, _BATCH = "tests/unit/delivery/test_ledger.py::", "tests/unit/delivery/
 _COLUMNS, _HEADERS = "stores/sql/header_columns.py", "tests/unit/stores/test_header_columns.py::"
 
 GUARDS = (
+    guard(
+        "a long life keeps no other message from expiring",
+        "stores/sql/claims.py",
+        "c.time_scheduled <= sa.literal(now, sa.BigInteger) - life",
+        "c.time_scheduled + c.time_to_live <= now",
+        "tests/unit/stores/test_sql_long_lives.py::"
+        "test_a_long_life_keeps_no_other_message_from_expiring[postgresql]",
+    ),
     # -- settling ----------------------------------------------------------------------------------------------
     guard(
         "who holds a message by an older token settles nothing",
