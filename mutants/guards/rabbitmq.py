@@ -12,6 +12,13 @@ _ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when
 _ELSEWHERE = f"{_DYING}test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_there"
 
 GUARDS = (
+    guard(
+        "a queue that a policy limits refuses what does not fit, and drops nothing",
+        _TOPOLOGY,
+        'own = {"x-queue-type": queue_type, "x-overflow": "reject-publish"}',
+        'own = {"x-queue-type": queue_type}',
+        "tests/rabbitmq/test_limited.py::test_a_dead_letter_that_has_no_room_is_not_lost_nor_is_any_before_it[quorum]",
+    ),
     # -- what a stranger says of a message holds up no other ---------------------------------------------------
     guard(
         "a time to live beyond all dates does not stop the queue",
