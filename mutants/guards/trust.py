@@ -224,6 +224,14 @@ GUARDS = (
         f"{_SPARK}test_class_archive.py::test_an_archive_that_another_user_may_have_put_there_is_not_run",
     ),
     guard(
+        "what Spark keeps on the disk of this machine is its user's alone",
+        "spark/submit/job.py",
+        "class_archive(options=scratch) as start",
+        "class_archive() as start",
+        "tests/spark/test_scratch.py::"
+        "test_what_a_job_keeps_on_the_disk_another_user_cannot_read_and_it_goes_with_the_job",
+    ),
+    guard(
         "another user's zip of code is not sent to executors",
         "spark/submit/py_files.py",
         "    make_private_folder(folder)\n",
