@@ -287,6 +287,13 @@ GUARDS = (
         f"{_REPLAYED}test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held[1e-320]",
     ),
     guard(
+        "no XCom tells the scheduler which tasks to skip",
+        "airflow/operators/select.py",
+        "    inherits_from_skipmixin = False\n",
+        "",
+        f"{_OBSERVED}test_the_scheduler_asks_no_xcom_of_a_pipeline_which_tasks_to_skip",
+    ),
+    guard(
         "a task acts on names that `select` can have returned, and on nothing else",
         _XCOMS,
         "    if not isinstance(selected, list | tuple) or not all(\n",
