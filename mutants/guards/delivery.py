@@ -21,6 +21,14 @@ _SESSIONS = "tests/unit/delivery/test_sessions.py::"
 _TAKEN_IN, _NEIGHBOURS = "tests/intake/test_intake.py::", "tests/intake/test_bad_neighbours.py::"
 
 GUARDS = (
+    guard(
+        "an error that says anything keeps no message from being dead-lettered",
+        "row.py",
+        'return None if text is None else text.replace("\\0", "\\N{REPLACEMENT CHARACTER}")',
+        "return text",
+        "tests/unit/delivery/test_odd_errors.py::"
+        "test_an_error_whose_text_holds_a_nul_keeps_no_message_from_being_dead_lettered[postgresql]",
+    ),
     # -- settling ----------------------------------------------------------------------------------------------
     guard(
         "what an interrupt leaves behind begins with nothing that would not be recorded",

@@ -9,6 +9,14 @@ _APART = f"{_IDENTITY}test_the_ledger_keeps_messages_of_two_tables_apart[sqlite]
 
 GUARDS = (
     guard(
+        "dead letters do not come back as messages",
+        "delivery/batch.py",
+        "        self._holding.ask(self._stores.dead_letters, lambda _: self._stores.require_apart())\n",
+        "",
+        "tests/unit/delivery/test_identity.py::"
+        "test_dead_letters_in_the_pipelines_own_table_by_another_name_of_its_place_are_refused[sqlite]",
+    ),
+    guard(
         "each table has an identity of its own",
         "stores/sql/schema.py",
         "server_default=random_hex(16)",
