@@ -246,6 +246,7 @@ GUARDS = (
         "        if error is None:\n",
         f"{_CRASHES}test_a_replay_in_the_task_that_loses_the_database_blames_nobody[sqlite]",
         f"{_CRASHES}test_an_exception_that_ends_a_replay_is_no_death_however_often",
+        "tests/unit/executors/test_alone.py::test_a_work_directory_that_is_away_for_many_runs_is_no_death_of_any_message",
     ),
     guard(
         "a message of which a worker of this run died is not tried again in it",

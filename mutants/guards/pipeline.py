@@ -6,6 +6,9 @@ from mutants.guard import guard
 
 _CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "failure.py"
 _EXECUTION, _RUNNER = "pipeline/execution.py", "pipeline/runner.py"
+_LISTENER_IS_RETURNED = (
+    "tests/unit/invocation/test_returned.py::test_a_message_for_which_a_listener_is_returned_it_has_failed"
+)
 _HEADERS = "tests/unit/pipeline/test_headers_and_context.py::"
 _REPLAYS, _LISTENER = "tests/unit/pipeline/test_chain_replay.py::", "tests/unit/pipeline/test_replay_listener.py::"
 _FAILURES = "tests/unit/pipeline/test_chain_failures.py::"
@@ -146,6 +149,7 @@ GUARDS = (
         "isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):",
         "isgenerator(returned) and returned is None:",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
+        f"{_LISTENER_IS_RETURNED}[generator]",
     ),
     guard(
         "a Future that was returned is no result",
@@ -153,6 +157,15 @@ GUARDS = (
         "    if isinstance(returned, _FUTURES):\n",
         "    if returned is _FUTURES:\n",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
+        f"{_LISTENER_IS_RETURNED}[future of a thread]",
+    ),
+    guard(
+        "an exception that was returned is no result",
+        "invocation/invalid_return.py",
+        "    if isinstance(returned, BaseException):\n        return returned\n",
+        "",
+        "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed[exception]",
+        f"{_LISTENER_IS_RETURNED}[exception]",
     ),
     guard(
         "a request that a client made, and nobody awaited, is no result",
