@@ -8,6 +8,7 @@ _STORE, _CONSUMER, _PUBLISHER = (f"stores/rabbitmq/{name}.py" for name in ("stor
 _ENVELOPE, _TOPOLOGY = (f"stores/rabbitmq/{name}.py" for name in ("envelope", "topology"))
 _DYING, _SENDING, _RECEIVING = (f"tests/rabbitmq/test_{name}.py::" for name in ("dying", "sending", "receiving"))
 _STRANGERS, _WAITING, _KILLED = (f"tests/rabbitmq/test_{name}.py::" for name in ("strangers", "waiting", "killed"))
+_FORGED = "tests/rabbitmq/test_forged_bookkeeping.py::"
 _ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when_the_copy_is_there"
 _ELSEWHERE = f"{_DYING}test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_there"
 
@@ -261,5 +262,28 @@ GUARDS = (
         "        return envelope.delayed(packed, self.name, time.time() + seconds, time.time())\n",
         f"{_WAITING}test_what_waits_for_its_next_try_waits_no_longer_where_the_clock_of_whoever_had_it_is_wrong"
         "[postponed-3600.0]",
+    ),
+    guard(
+        "what a stranger says of how often a message came back holds up nobody",
+        _ENVELOPE,
+        'self.returns = _count(self.headers.pop("x-delivery-count", 0)) or int(redelivered)',
+        'self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)',
+        f"{_FORGED}test_a_stranger_may_say_anything_about_how_often_a_message_came_back[abc-classic, one by one]",
+        f"{_FORGED}test_a_stranger_may_say_anything_about_how_often_a_message_came_back[said1-quorum, ahead]",
+    ),
+    guard(
+        "no sender gives a message more lives than others have",
+        _ENVELOPE,
+        "    return max(0, said) if isinstance(said, int) else 0\n",
+        "    return said if isinstance(said, int) else 0\n",
+        f"{_FORGED}test_what_kills_its_consumer_is_found_whatever_was_said_of_its_crashes[homing-crashes-quorum]",
+        f"{_FORGED}test_what_kills_its_consumer_is_found_whatever_was_said_of_its_crashes[x-delivery-count-classic]",
+    ),
+    guard(
+        "a message that may live beyond the last day holds up nobody",
+        _ENVELOPE,
+        "    return (message.scheduled_at or message.enqueued_at).timestamp() + message.time_to_live.total_seconds()\n",
+        "    return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()\n",
+        f"{_FORGED}test_a_message_that_may_live_beyond_the_last_day_holds_up_nobody[headers0]",
     ),
 )

@@ -78,7 +78,7 @@ class Incoming:
         self.body = body
         self.headers: dict[str, Any] = properties.headers or {}
         #: How often it came back into the queue from a consumer since it was put there.
-        self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
+        self.returns = _count(self.headers.pop("x-delivery-count", 0)) or int(redelivered)
         #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
         self.mark = _mark(properties.type)
         self.plain = not (redelivered or self.headers) and self.mark is not None
@@ -86,8 +86,7 @@ class Incoming:
         self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
 
     def number(self, header: str) -> int:
-        value = self.headers.get(header, 0)
-        return value if isinstance(value, int) else 0
+        return _count(self.headers.get(header))
 
     @property
     def deliveries(self) -> int:
@@ -222,7 +221,8 @@ def expires_at(message: Message) -> float | None:
     """When a message has been due for as long as it may be; seconds since 1970."""
     if message.time_to_live is None or message.enqueued_at is None:
         return None
-    return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()
+    # As seconds: the year 10000, which a sender may have meant, is not a date.
+    return (message.scheduled_at or message.enqueued_at).timestamp() + message.time_to_live.total_seconds()
 
 
 def due_at(delivery: Incoming) -> float:
@@ -309,6 +309,12 @@ def _mark(kind: Any) -> Mark | None:
         return Mark(encoding, _datetime(int(stored)))
     except (OverflowError, ValueError):
         return None
+
+
+def _count(said: Any) -> int:
+    """How often something happened. Anyone may have written it, and less than never would give a message more tries
+    than others have."""
+    return max(0, said) if isinstance(said, int) else 0
 
 
 def _datetime(microseconds: Any) -> datetime | None:
