@@ -8,7 +8,12 @@ from homing.store_ref import StoreRef
 
 def is_local(master: str) -> bool:
     """Whether this master runs everything on the machine it is started on."""
-    return master == "local" or master.startswith(("local[", "local-cluster["))
+    return is_alone(master) or master.startswith("local-cluster[")
+
+
+def is_alone(master: str) -> bool:
+    """Whether this master is a Spark in one process: no other process is to join it."""
+    return master == "local" or master.startswith("local[")
 
 
 def is_connect(master: str) -> bool:
