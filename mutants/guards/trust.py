@@ -262,4 +262,26 @@ GUARDS = (
         "tests/unit/pipeline/test_chain_as_service.py::"
         "test_a_record_that_a_producer_forged_takes_no_place_of_anothers_dead_letter[True]",
     ),
+    guard(
+        "a Spark on this machine hands no message to whoever asks on the network",
+        "spark/sessions.py",
+        '    return {_AUTHENTICATE: "true"}\n',
+        "    return {}\n",
+        "tests/spark/test_strangers.py::test_a_stranger_is_not_given_the_messages_of_a_job_on_this_machine",
+    ),
+    guard(
+        "a password in an argument is warned of",
+        "cli/main.py",
+        "    if any(map(shows_password, _references(arguments))):\n",
+        "    if False:\n",
+        "tests/unit/cli/test_looking.py::test_a_password_in_an_argument_is_warned_of",
+    ),
+    guard(
+        "a URL in the wrong place of a command line is not repeated",
+        "cli/main.py",
+        'super().error(printable(_URL.sub("…", message)))',
+        "super().error(message)",
+        "tests/unit/cli/test_looking.py::test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv0]",
+        "tests/unit/cli/test_looking.py::test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv4]",
+    ),
 )
