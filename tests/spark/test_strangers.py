@@ -14,6 +14,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from homing.ledger import SOURCE_FLOW
+from tests.spark.conftest import Numbers
+
 _PREFIX = "HOLDS "
 #: A job that holds a message in its memory, and says where.
 _JOB = f"""
@@ -64,3 +67,23 @@ def test_a_stranger_is_not_given_the_messages_of_a_job_on_this_machine(spark: Sp
     # It asks in the right way: a job that is told to be open to all does answer it.
     with job(tmp_path, "spark.authenticate=false") as place:
         assert b"a message" in fetched(spark, *place)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["StoreUnavailableError", "homing.errors.LeaseLostError: x", "[SPARK_JOB_CANCELLED]", "ExecutorLostFailure"],
+)
+def test_a_message_that_speaks_like_an_outage_or_a_crash_is_found_and_the_rest_goes_on(
+    natively: Numbers, said: str
+) -> None:
+    """Spark's errors quote values: this one cannot be cast to a number."""
+    batch = natively.claim("run", {"n": 0, "amount": "1"}, {"n": 2, "amount": said}, {"n": 4, "amount": "1"})
+
+    natively.run_all(batch)
+
+    settlement = batch.settle()
+    assert (settlement.acknowledged, settlement.failed) == (2, 1)
+    (entries,) = natively.stores.ledger.known([ref.id for ref in batch.unfinished("run")]).values()
+    error = entries[SOURCE_FLOW].error
+    assert error is not None
+    print('ERR', error['type'], error['message'][:300])
