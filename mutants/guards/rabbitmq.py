@@ -286,4 +286,26 @@ GUARDS = (
         "    return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()\n",
         f"{_FORGED}test_a_message_that_may_live_beyond_the_last_day_holds_up_nobody[headers0]",
     ),
+    guard(
+        "properties that nobody can read stop no consumer",
+        "stores/rabbitmq/connection.py",
+        "            if self._frame_buffer[0] != spec.FRAME_HEADER:\n",
+        "            if True:\n",
+        f"{_FORGED}test_properties_that_nobody_can_read_stop_no_consumer[1200 levels-1]",
+        f"{_FORGED}test_properties_that_nobody_can_read_stop_no_consumer[a time after all times-100]",
+    ),
+    guard(
+        "headers that could not be sent on are not taken over",
+        _ENVELOPE,
+        "        if is_too_deep(self.headers):",
+        "        if False:",
+        f"{_FORGED}test_properties_that_nobody_can_read_stop_no_consumer[201 levels-1]",
+    ),
+    guard(
+        "a property that is no text is made one",
+        _ENVELOPE,
+        'return value.decode(errors="replace") if isinstance(value, bytes) else value',
+        "return value  # type: ignore[return-value]",
+        f"{_FORGED}test_a_property_that_is_no_text_stops_no_consumer[content_type]",
+    ),
 )

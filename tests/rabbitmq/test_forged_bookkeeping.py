@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pika
 import pytest
 
 from homing.message import DEAD
+from homing.store import UNREADABLE
 from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq.conftest import eventually, take
 
@@ -76,6 +80,71 @@ def test_what_kills_its_consumer_is_found_whatever_was_said_of_its_crashes(
             return
         hang_up(consumer)
     pytest.fail("it was handed out again and again")
+
+
+class Raw(pika.BasicProperties):
+    """What pika itself does not write: a time of no year that Python knows."""
+
+    def encode(self) -> list[bytes]:
+        written = b"".join(super().encode())
+        return [written.replace(struct.pack(">cQ", b"T", 0), struct.pack(">cQ", b"T", 2**62))]
+
+
+def nested(levels: int) -> dict[str, Any]:
+    headers: dict[str, Any] = {}
+    for _ in range(levels):
+        headers = {"a": headers}
+    return headers
+
+
+#: Properties that pika's own decoder cannot read, or that could not be sent on.
+UNREADABLE_ONES = {
+    "201 levels": Raw(headers=nested(201)),
+    "480 levels": Raw(headers=nested(480)),
+    "1200 levels": Raw(headers=nested(1200)),
+    "a time after all times": Raw(headers={"at": datetime(1970, 1, 1, tzinfo=timezone.utc)}),
+}
+
+
+@pytest.mark.parametrize("prefetch", [1, 100])
+@pytest.mark.parametrize("what", UNREADABLE_ONES)
+def test_properties_that_nobody_can_read_stop_no_consumer(
+    open_one: Callable[..., RabbitStore], channel: Any, name: str, what: str, prefetch: int
+) -> None:
+    store = open_one(prefetch=prefetch)
+    assert store.retrieve() is None
+    publish(channel, name, UNREADABLE_ONES[what])
+    neighbour = store.store("neighbour")
+
+    assert take(store).id == neighbour
+
+    with open_one(store=f"{name}.dead") as dead:
+        message = take(dead)
+    assert message.content == "the content"
+    assert message.dead_letter_reason == UNREADABLE
+
+
+@pytest.mark.parametrize("field", ["message_id", "content_type", "correlation_id", "reply_to", "type"])
+def test_a_property_that_is_no_text_stops_no_consumer(store: RabbitStore, channel: Any, name: str, field: str) -> None:
+    assert store.retrieve() is None
+    publish(channel, name, pika.BasicProperties(**{field: b"\xff\xfe"}))
+    neighbour = store.store("neighbour")
+
+    first, second = take(store), take(store)
+
+    assert (first.content, second.id) == ("the content", neighbour)
+    texts = (first.id, first.content_type, first.correlation_id, first.reply_to, first.subject)
+    assert {type(text) for text in texts} <= {str, type(None)}
+
+
+def publish(channel: Any, name: str, properties: Any) -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)  # of this sender
+    try:
+        channel.confirm_delivery()
+        channel.basic_publish("", name, b"the content", properties)
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def hang_up(store: RabbitStore) -> None:
