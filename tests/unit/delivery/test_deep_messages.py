@@ -36,7 +36,7 @@ def test_the_deepest_message_that_is_taken_in_can_be_kept_when_it_fails(pipeline
     batch = pipeline.batch("run")
     assert batch.claim(2) == 2
     error = {"type": "ValueError", "message": "no good", "handler": "crm", "stack": "", "attempt": 1}
-    snapshot = {"content": nested(DEEPEST), "headers": headers}
+    snapshot = {"content": nested(DEEPEST - 1), "headers": headers}
     for message_id in ("deep", "neighbour"):
         entry = Entry(pipeline.ref(message_id), "crm", FAILED, error=error, snapshot=snapshot, batch_id="run")
         pipeline.record("run", entry)
