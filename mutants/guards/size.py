@@ -99,4 +99,18 @@ GUARDS = (
         'wanted="JSON values")',
         f"{_DEEP}test_what_is_nested_deeper_is_not_taken_in[sqlite-201]",
     ),
+    guard(
+        "the ledger is written in portions of bytes",
+        "stores/sql/dialects.py",
+        "            for portion in portions(part, _bytes_of):\n",
+        "            for portion in [part]:\n",
+        f"{_LARGE}test_the_ledger_is_written_in_portions_and_all_or_none",
+    ),
+    guard(
+        "what MariaDB takes in has room for its failure record",
+        "size_limit.py",
+        "        if self.at_once is not None:\n",
+        "        if self.at_once == 0:\n",
+        f"{_LARGE}test_the_largest_message_that_mariadb_accepts_can_be_moved_and_dead_lettered[letters]",
+    ),
 )

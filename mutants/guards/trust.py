@@ -63,9 +63,9 @@ GUARDS = (
     ),
     guard(
         "the SQLite file that a link leads to is made for its owner alone",
-        "stores/sql/engine.py",
-        "os.path.realpath(str(url.database))",
-        "str(url.database)",
+        "stores/sql/private_file.py",
+        "os.path.realpath(database)",
+        "database",
         f"{_URLS}test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too",
     ),
     guard(
@@ -224,6 +224,28 @@ GUARDS = (
         f"{_SPARK}test_class_archive.py::test_an_archive_that_another_user_may_have_put_there_is_not_run",
     ),
     guard(
+        "a Spark that is one process lets nobody in",
+        "airflow/operators/spark.py",
+        "        self.conf = {**settings_of(master), **(self.conf or {})}\n",
+        "",
+        "tests/unit/airflow_parts/test_defaults.py::test_only_a_spark_that_is_one_process_is_told_to_let_nobody_in",
+    ),
+    guard(
+        "a stranger on the network is given no block of a Spark that is one process",
+        "spark/submit/master.py",
+        '{"spark.authenticate": "true"} if alone else {}',
+        "{} if alone else {}",
+        "tests/spark/test_bystanders.py::test_a_stranger_on_the_network_is_given_no_block",
+    ),
+    guard(
+        "what Spark keeps on the disk of this machine is its user's alone",
+        "spark/submit/job.py",
+        "class_archive(options=scratch) as start",
+        "class_archive() as start",
+        "tests/spark/test_bystanders.py::"
+        "test_what_a_job_keeps_on_the_disk_another_user_cannot_read_and_it_goes_with_the_job",
+    ),
+    guard(
         "another user's zip of code is not sent to executors",
         "spark/submit/py_files.py",
         "    make_private_folder(folder)\n",
@@ -261,13 +283,6 @@ GUARDS = (
         "                self.replay(message)\n",
         "tests/unit/pipeline/test_chain_as_service.py::"
         "test_a_record_that_a_producer_forged_takes_no_place_of_anothers_dead_letter[True]",
-    ),
-    guard(
-        "a Spark on this machine hands no message to whoever asks on the network",
-        "spark/sessions.py",
-        '    return {_AUTHENTICATE: "true"}\n',
-        "    return {}\n",
-        "tests/spark/test_strangers.py::test_a_stranger_is_not_given_the_messages_of_a_job_on_this_machine",
     ),
     guard(
         "a password in an argument is warned of",

@@ -10,21 +10,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from homing import portions
 from homing.spark.submit.java import require_java
 from homing.spark.submit.job import UI_SENTENCE
-from homing.spark.submit.master import is_alone
 from homing.spark.submit.py_files import PY_FILES
 
 log = logging.getLogger(__name__)
-
-_AUTHENTICATE = "spark.authenticate"
 
 
 def is_client() -> bool:
@@ -47,25 +42,13 @@ def open_session(name: str) -> Iterator[SparkSession]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # where spark-submit started this, Java runs already
         require_java()
     # A second copy of a task that delivers would deliver a second time.
-    builder = SparkSession.builder.appName(name).config("spark.speculation", "false")
-    spark = builder.config(map=_closed_to_strangers()).getOrCreate()
+    spark = SparkSession.builder.appName(name).config("spark.speculation", "false").getOrCreate()
     try:
         # The task that submitted this looks for the sentence, and links to the address.
         log.info(UI_SENTENCE, spark.sparkContext.applicationId, spark.sparkContext.uiWebUrl)
         yield spark
     finally:
         spark.stop()
-
-
-def _closed_to_strangers() -> dict[str, Any]:
-    """Has a Spark that runs on this machine alone make up a secret. Its ports are open to the network all the same, and
-    by itself it hands the messages that it holds to whoever asks there. A cluster's secret is set where the cluster is.
-    """
-    SparkContext._ensure_initialized()  # noqa: SLF001 - only the JVM knows what spark-submit was told
-    conf = SparkConf()
-    if conf.contains(_AUTHENTICATE) or not is_alone(conf.get("spark.master") or ""):
-        return {}
-    return {_AUTHENTICATE: "true"}
 
 
 def in_portions(spark: SparkSession) -> None:

@@ -8,12 +8,14 @@ from homing.store_ref import StoreRef
 
 def is_local(master: str) -> bool:
     """Whether this master runs everything on the machine it is started on."""
-    return is_alone(master) or master.startswith("local-cluster[")
+    return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
-def is_alone(master: str) -> bool:
-    """Whether this master is a Spark in one process: no other process is to join it."""
-    return master == "local" or master.startswith("local[")
+def settings_of(master: str) -> dict[str, str]:
+    """What Spark is told unless somebody says otherwise. Where all of it is one process, it makes up a secret, so that
+    nobody on the network can ask it for blocks of messages."""
+    alone = is_local(master) and not master.startswith("local-cluster[")
+    return {"spark.authenticate": "true"} if alone else {}
 
 
 def is_connect(master: str) -> bool:

@@ -22,6 +22,7 @@ from homing.excerpts import excerpt
 from homing.ids import new_id
 from homing.json_values import DEEPEST, is_too_deep
 from homing.message import Message
+from homing.row import span
 from homing.store import ATTEMPTS
 from homing.stores.rabbitmq.connection import UNREADABLE
 from homing.stores.rabbitmq.topology import delay_route
@@ -73,7 +74,8 @@ class Incoming:
 
     __slots__ = ("body", "headers", "id", "mark", "plain", "properties", "redelivered", "returns", "tag")
 
-    def __init__(self, tag: int, redelivered: bool, properties: Any, body: bytes) -> None:
+    def __init__(self, tag: int, redelivered: bool, properties: Any, body: bytes, *, counted: bool = True) -> None:
+        """`counted` says that the queue counts deliveries; a classic queue hands on what a sender wrote for a count."""
         self.tag = tag
         self.redelivered = redelivered
         self.properties = properties
@@ -82,7 +84,7 @@ class Incoming:
         if is_too_deep(self.headers):  # neither could they be sent on
             self.headers = {UNREADABLE: True}
         #: How often it came back into the queue from a consumer since it was put there.
-        self.returns = _count(self.headers.pop("x-delivery-count", 0)) or int(redelivered)
+        self.returns = _whole(self.headers.pop("x-delivery-count", 0) if counted else 0) or int(redelivered)
         #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
         self.mark = _mark(properties.type)
         self.plain = not (redelivered or self.headers) and self.mark is not None
@@ -90,7 +92,7 @@ class Incoming:
         self.id = str(_text(properties.message_id) or self.headers.get(LONG_ID) or new_id())
 
     def number(self, header: str) -> int:
-        return _count(self.headers.get(header))
+        return _whole(self.headers.get(header, 0))
 
     @property
     def deliveries(self) -> int:
@@ -116,6 +118,7 @@ def pack(message: Message, queue: str, now: float) -> Outgoing:
     if message.priority:
         extra["priority"] = message.priority
     if message.time_to_live is not None:
+        span(message.time_to_live)  # refuses what no store can count
         extra["time_to_live"] = message.time_to_live.total_seconds()
     if extra:
         headers[ENVELOPE] = m.encode_json(extra)
@@ -230,7 +233,7 @@ def expires_at(message: Message) -> float | None:
     """When a message has been due for as long as it may be; seconds since 1970."""
     if message.time_to_live is None or message.enqueued_at is None:
         return None
-    # As seconds: the year 10000, which a sender may have meant, is not a date.
+    # In seconds, since no date may be so far away.
     return (message.scheduled_at or message.enqueued_at).timestamp() + message.time_to_live.total_seconds()
 
 
@@ -308,6 +311,11 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
+def _whole(value: Any) -> int:
+    """A count that anyone may have written: less than none would give a message more tries than others have."""
+    return max(0, value) if isinstance(value, int) else 0
+
+
 def _explained(reason: str, description: str | None, source: str | None) -> dict[str, Any]:
     # A frame holds no more.
     told = {REASON: excerpt(reason, _SHORT), DESCRIPTION: excerpt(description), SOURCE: source}
@@ -323,12 +331,6 @@ def _mark(kind: Any) -> Mark | None:
         return Mark(encoding, _datetime(int(stored)))
     except (OverflowError, ValueError):
         return None
-
-
-def _count(said: Any) -> int:
-    """How often something happened. Anyone may have written it, and less than never would give a message more tries
-    than others have."""
-    return max(0, said) if isinstance(said, int) else 0
 
 
 def _datetime(microseconds: Any) -> datetime | None:
