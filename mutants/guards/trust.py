@@ -12,6 +12,7 @@ _FILES, _SMALL = "tests/unit/delivery/test_work_dir.py::", "tests/unit/executors
 _TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/invocation/test_traces.py::"
 _URLS = "tests/unit/stores/test_open_store.py::"
 _SPARK = "tests/unit/executors/"
+_LOOKING = "tests/unit/cli/test_looking.py::"
 
 GUARDS = (
     guard(
@@ -289,15 +290,30 @@ GUARDS = (
         "cli/main.py",
         "    if any(map(shows_password, _references(arguments))):\n",
         "    if False:\n",
-        "tests/unit/cli/test_looking.py::test_a_password_in_an_argument_is_warned_of",
+        f"{_LOOKING}test_a_password_in_an_argument_is_warned_of",
     ),
     guard(
         "a URL in the wrong place of a command line is not repeated",
         "cli/main.py",
         'super().error(printable(_URL.sub("…", message)))',
         "super().error(message)",
-        "tests/unit/cli/test_looking.py::test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv0]",
-        "tests/unit/cli/test_looking.py::test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv4]",
+        f"{_LOOKING}test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv0]",
+        f"{_LOOKING}test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv4]",
+    ),
+    guard(
+        "an error of a command that repeats an argument shows no password of a URL",
+        "cli/main.py",
+        "{without_passwords(str(error))}",
+        "{error}",
+        f"{_LOOKING}test_an_argument_that_is_a_url_shows_no_password_in_an_error_of_ours[--since]",
+        f"{_LOOKING}test_an_argument_that_is_a_url_shows_no_password_in_an_error_of_ours[--chain]",
+    ),
+    guard(
+        "nor does what a command tells of a message that is none",
+        "cli/context.py",
+        "printable(without_passwords(text), ",
+        "printable(text, ",
+        f"{_LOOKING}test_an_argument_that_is_a_url_shows_no_password_in_an_error_of_ours[show]",
     ),
     guard(
         "a value that Spark quotes is the fault of its message, whatever it says",

@@ -20,7 +20,7 @@ _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}(\?\S+)?")
 _FILE_SCHEMES = frozenset({"sqlite", "sqlite+pysqlite"})
 _DATABASES = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
 # Also where the password has characters that a URL has to escape: then it is no URL, and can be read all the same.
-_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:@/]*:.+@", re.DOTALL)
+_WITH_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^:@/\s]*:.+@")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=://)")
 
 
@@ -107,6 +107,11 @@ class StoreRef:
 def shows_password(text: str) -> bool:
     """Whether this text, which names a store, is a URL with a password in it."""
     return _WITH_PASSWORD.match(text) is not None
+
+
+def without_passwords(text: str) -> str:
+    """The text, in which a URL with a password shows neither that nor its user."""
+    return _WITH_PASSWORD.sub(r"\1…@", text)
 
 
 def _kind_of(text: str) -> str:

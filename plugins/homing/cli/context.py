@@ -13,7 +13,7 @@ from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.operations import Operator, operator_here
 from homing.printable import printable
 from homing.store import Store
-from homing.store_ref import StoreRef
+from homing.store_ref import StoreRef, without_passwords
 from homing.stores import open_store
 
 VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
@@ -70,4 +70,5 @@ class CommandContext:
 
     def tell(self, text: str) -> None:
         """Writes a message for people to standard error, which scripts that read the answer do not see."""
-        sys.stderr.write(printable(text, keep="\n") + "\n")
+        # It may repeat an argument, such as an id, in whose place somebody put a URL.
+        sys.stderr.write(printable(without_passwords(text), keep="\n") + "\n")

@@ -14,7 +14,7 @@ from homing.cli.commands import COMMANDS
 from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
 from homing.printable import printable
-from homing.store_ref import shows_password
+from homing.store_ref import shows_password, without_passwords
 
 _URL = re.compile(r"(?<=://)[^\s,'\"]+")
 
@@ -86,5 +86,6 @@ def _references(arguments: argparse.Namespace) -> list[str]:
 
 
 def _complain(error: HomingError, code: int) -> int:
-    sys.stderr.write(f"homing: {error}\n")
+    # It may repeat an argument, such as an id, in whose place somebody put a URL.
+    sys.stderr.write(f"homing: {without_passwords(str(error))}\n")
     return code

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from homing import open_store
+from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED
 from homing.cli.main import main
 from homing.stores.sql import SqlStore
 from tests.unit.cli.conftest import Shell
@@ -191,3 +192,35 @@ def test_a_url_in_the_wrong_place_is_refused_and_not_repeated(homing: Shell, arg
     assert "postgresql://…" in answer.err
     assert _SECRET not in answer.err
     assert "\x1b" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param(["show", "URL"], id="show"),
+        pytest.param(["failures", "--since", "URL"], id="--since"),
+        pytest.param(["operations", "--since", "URL"], id="operations"),
+        pytest.param(["audit", "--chain", "URL"], id="--chain"),
+        pytest.param(["replay", "--all", "--chain", "URL"], id="replay"),
+        pytest.param(["purge", "--older-than", "URL"], id="--older-than"),
+        pytest.param(["send", "1", "--at", "URL"], id="--at"),
+        pytest.param(["send", "1", "--header", "URL"], id="--header"),
+        pytest.param(["send", "--file", "URL"], id="--file"),
+        pytest.param(["dead-letter", "--reason", "by hand", "URL"], id="dead-letter"),
+        pytest.param(["forget", "--reason", "asked for", "URL"], id="forget"),
+        pytest.param(["list", "--store", "sqlite:///x.db?URL=1"], id="--store"),
+    ],
+)
+def test_an_argument_that_is_a_url_shows_no_password_in_an_error_of_ours(
+    homing: Shell, argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"postgresql://pipeline:{_SECRET}@127.0.0.1/db"
+    for name in ("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"):
+        monkeypatch.setenv(name, f"sqlite:///{tmp_path}/x.db?store={name.lower()}")
+    homing("init")
+
+    answer = homing(*(word.replace("URL", url) for word in argv))
+
+    assert answer.code in {EXIT_FAILED, EXIT_MISCONFIGURED}
+    assert "homing: " in answer.err
+    assert _SECRET not in answer.out + answer.err
