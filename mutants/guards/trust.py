@@ -12,6 +12,7 @@ _FILES, _SMALL = "tests/unit/delivery/test_work_dir.py::", "tests/unit/executors
 _TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/invocation/test_traces.py::"
 _URLS = "tests/unit/stores/test_open_store.py::"
 _SPARK = "tests/unit/executors/"
+_SUBMITTING = "tests/unit/airflow_parts/test_submitting.py::"
 _LOOKING = "tests/unit/cli/test_looking.py::"
 
 GUARDS = (
@@ -314,6 +315,28 @@ GUARDS = (
         "printable(without_passwords(text), ",
         "printable(text, ",
         f"{_LOOKING}test_an_argument_that_is_a_url_shows_no_password_in_an_error_of_ours[show]",
+    ),
+    guard(
+        "a file that names a job's stores is not taken where others can read or write it",
+        "spark/submit/secrets.py",
+        " or stat.S_IMODE(found.st_mode) & 0o077",
+        "",
+        f"{_SUBMITTING}test_a_file_of_stores_that_others_can_read_or_write_is_refused[420]",
+        f"{_SUBMITTING}test_a_job_that_is_given_a_planted_file_of_stores_ends_as_set_up_wrongly",
+    ),
+    guard(
+        "nor where another user put it",
+        "spark/submit/secrets.py",
+        "found.st_uid != os.geteuid() or ",
+        "",
+        f"{_SUBMITTING}test_a_file_of_stores_that_another_user_put_there_is_refused",
+    ),
+    guard(
+        "nor is anything else taken from it",
+        "spark/submit/secrets.py",
+        "{name: said[name] for name in (STORE, DEAD_LETTER_STORE)}",
+        "dict(said)",
+        f"{_SUBMITTING}test_a_file_of_stores_sets_nothing_but_the_stores_and_only_where_none_are_set",
     ),
     guard(
         "a value that Spark quotes is the fault of its message, whatever it says",

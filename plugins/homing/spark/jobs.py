@@ -114,8 +114,8 @@ def _run(
 ) -> int:
     _show_our_log_lines()
     _end_when_told()
-    secrets.read_stores_file(Path.cwd())
     try:
+        secrets.read_stores_file(Path.cwd())
         _work(step, arguments, run_step, is_needed, afterwards)
     except ConfigurationError as error:
         return _end(SET_UP_WRONGLY, f"{step}: {error}")

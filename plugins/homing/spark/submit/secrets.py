@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,7 +62,36 @@ def files_for(connection: Mapping[str, Any], names: Mapping[str, str]) -> Iterat
 
 
 def read_stores_file(folder: Path) -> None:
-    """Puts what STORES_FILE says into the environment, where there is such a file and the environment has none."""
-    file = folder / STORES_FILE
-    if STORE not in os.environ and file.is_file():
-        os.environ.update(json.loads(file.read_text()))
+    """Puts the stores that STORES_FILE names into the environment, where there is such a file and the environment has
+    none. It must be this user's alone, as YARN lays it out: another's may lead messages elsewhere.
+
+    Raises ConfigurationError, which repeats nothing of it.
+    """
+    path = folder / STORES_FILE
+    try:
+        if STORE in os.environ or not path.is_file():
+            return
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise ConfigurationError(
+                    f"the file {STORES_FILE} in {folder} is not this user's alone, and may name others' stores: remove "
+                    f"it, and set {STORE} and {DEAD_LETTER_STORE}"
+                )
+            said = _urls_in(file.read())
+    except OSError as error:
+        raise ConfigurationError(f"the file {STORES_FILE} in {folder} cannot be read: {error.strerror}") from error
+    os.environ.update(said)
+
+
+def _urls_in(text: bytes) -> dict[str, str]:
+    """The two stores that the file names, and nothing else that it may hold."""
+    try:
+        said = json.loads(text)
+        urls = {name: said[name] for name in (STORE, DEAD_LETTER_STORE)}
+    except (ValueError, RecursionError, LookupError, TypeError):
+        urls = {}
+    if not urls or not all(url and isinstance(url, str) for url in urls.values()):
+        # No cause: it would show the text.
+        raise ConfigurationError(f"the file {STORES_FILE} must name {STORE} and {DEAD_LETTER_STORE}, each by a URL")
+    return urls
