@@ -13,6 +13,7 @@ _TOLD, _LOGGED = "tests/unit/stores/test_sql_complaints.py::", "tests/unit/invoc
 _URLS = "tests/unit/stores/test_open_store.py::"
 _SPARK = "tests/unit/executors/"
 _SUBMITTING = "tests/unit/airflow_parts/test_submitting.py::"
+_DEFAULTS = "tests/unit/airflow_parts/test_defaults.py::"
 _LOOKING = "tests/unit/cli/test_looking.py::"
 
 GUARDS = (
@@ -235,9 +236,17 @@ GUARDS = (
     guard(
         "a stranger on the network is given no block of a Spark that is one process",
         "spark/submit/master.py",
-        '{"spark.authenticate": "true"} if alone else {}',
-        "{} if alone else {}",
+        '{"spark.authenticate": "true"} if _is_alone(master) else {}',
+        "{}",
         "tests/spark/test_bystanders.py::test_a_stranger_on_the_network_is_given_no_block",
+    ),
+    guard(
+        "a Spark that is one process, and its UI, listen to this machine alone",
+        "spark/submit/job.py",
+        '{**address_of(str(connection["master"])), **start.environment}',
+        "start.environment",
+        "tests/spark/test_bystanders.py::test_spark_and_its_ui_listen_to_this_machine_alone",
+        f"{_DEFAULTS}test_only_a_spark_that_is_one_process_listens_to_this_machine_alone[local[2]-None-127.0.0.1]",
     ),
     guard(
         "what Spark keeps on the disk of this machine is its user's alone",

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import pyspark
@@ -24,12 +25,13 @@ pytestmark = [
 MARK, NOBODY = "Marked-5d0c9e1f", 65534
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 APPLICATION = """
-import json, socket, struct, subprocess, sys
+import json, socket, struct, subprocess, sys, urllib.request
+import psutil
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
 mark, nobody = sys.argv[1], int(sys.argv[2])
-session = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+session = SparkSession.builder.getOrCreate()
 rows = session.createDataFrame([(mark,)], "card string").repartition(2).persist(StorageLevel.DISK_ONLY)
 assert rows.count() == 1
 blocks = session._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()
@@ -52,19 +54,25 @@ with socket.create_connection((server.host(), server.port()), timeout=60) as str
     stranger.sendall(struct.pack(">q", 8 + len(frame)) + frame)
     answer = stranger.recv(9)
 given = answer[8:9] == bytes([4])
-print("found", json.dumps([places, mine.stdout.split(), theirs.stdout.split(), given]))
+sockets = psutil.Process(session._jvm.java.lang.ProcessHandle.current().pid()).net_connections()
+open_at = sorted({one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN})
+with urllib.request.urlopen(session.sparkContext.uiWebUrl, timeout=60) as page:
+    served = page.status
+print("found", json.dumps([places, mine.stdout.split(), theirs.stdout.split(), given, open_at, served]))
 """
 
 
 @dataclass
 class Found:
-    """Where the job kept blocks, the files with the mark that its user can read, those that another user can, and
-    whether a stranger on the network was given one."""
+    """Where the job kept blocks, the files with the mark that its user can read, those that another user can,
+    whether a stranger on the network was given one, the addresses that it listened at, and what its UI answered."""
 
     places: list[str]
     mine: list[str]
     theirs: list[str]
     given: bool
+    open_at: list[str]
+    served: int
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +84,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(CHAINS))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.delenv("SPARK_LOCAL_IP", raising=False)
         job = Job("process.py", "spark_chain:chain", str(folder / "work"), (store, store))
         with job.submission({"master": master}):
             command = [str(SUBMIT), "--master", master, *settings, str(folder / "application.py"), MARK, str(NOBODY)]
@@ -94,3 +102,9 @@ def test_what_a_job_keeps_on_the_disk_another_user_cannot_read_and_it_goes_with_
 
 def test_a_stranger_on_the_network_is_given_no_block(found: Found) -> None:
     assert not found.given
+
+
+def test_spark_and_its_ui_listen_to_this_machine_alone(found: Found) -> None:
+    assert found.served == 200
+    assert found.open_at
+    assert all(ip_address(address.removeprefix("::ffff:")).is_loopback for address in found.open_at)

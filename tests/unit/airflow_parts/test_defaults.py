@@ -36,7 +36,9 @@ from tests.unit.delivery.conftest import Pipeline
 # Stands where spark-submit would, and writes down what it was given.
 RECORDER = """#!{python}
 import json, os, sys
-json.dump({{"argv": sys.argv[1:], "conn": os.environ.get("AIRFLOW_CONN_SPARK_DEFAULT")}}, open("{out}", "w"))
+names = ("AIRFLOW_CONN_SPARK_DEFAULT", "SPARK_LOCAL_IP")
+conn, address = map(os.environ.get, names)
+json.dump({{"argv": sys.argv[1:], "conn": conn, "address": address}}, open("{out}", "w"))
 """
 
 
@@ -114,6 +116,39 @@ def test_only_a_spark_that_is_one_process_is_told_to_let_nobody_in(  # noqa: PLR
 
     argv = json.loads(submitted.read_text())["argv"]
     assert [part for part in argv if part.startswith("spark.authenticate")] == told
+
+
+@pytest.mark.parametrize(
+    ("master", "before", "address"),
+    [
+        ("local[2]", None, "127.0.0.1"),
+        ("local[2]", "192.0.2.7", "192.0.2.7"),
+        ("local-cluster[1,1,512]", None, None),
+        ("spark://master:7077", None, None),
+    ],
+)
+def test_only_a_spark_that_is_one_process_listens_to_this_machine_alone(  # noqa: PLR0917
+    pipeline: Pipeline,
+    chain: str,
+    urls: tuple[str, str],
+    tmp_path: Path,
+    submitted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    before: str | None,
+    address: str | None,
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    if before:
+        monkeypatch.setenv("SPARK_LOCAL_IP", before)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
+    # Executors elsewhere could not open a SQLite file, which is not what this is about.
+    monkeypatch.setattr("homing.airflow.operators.spark.PipelineJobOperator._bring_code", lambda *_: None)
+
+    deliver(pipeline, chain, urls, tmp_path)
+
+    assert json.loads(submitted.read_text())["address"] == address
+    assert os.environ.get("SPARK_LOCAL_IP") == before
 
 
 def test_a_connection_that_was_chosen_and_does_not_exist_is_named(

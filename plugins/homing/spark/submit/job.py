@@ -19,7 +19,7 @@ from homing.errors import ConfigurationError, JobError
 from homing.pipeline import load_chain
 from homing.spark.submit.class_archive import Start, class_archive
 from homing.spark.submit.java import require_java
-from homing.spark.submit.master import is_connect, is_local, refuse_unreachable, without_token
+from homing.spark.submit.master import address_of, is_connect, is_local, refuse_unreachable, without_token
 from homing.spark.submit.py_files import build_py_files
 from homing.spark.submit.scratch import scratch_option
 from homing.spark.submit.secrets import DEAD_LETTER_STORE, STORE, check_deployment, files_for
@@ -94,7 +94,7 @@ class Job:
         with (
             scratch_option() as scratch,
             class_archive(options=scratch) as start,
-            self.environment(start.environment),
+            self.environment({**address_of(str(connection["master"])), **start.environment}),
             files_for(connection, self._stores()) as files,
         ):
             yield start, files

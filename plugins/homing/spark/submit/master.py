@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from homing.errors import ConfigurationError
 from homing.store_ref import StoreRef
 
@@ -14,8 +16,13 @@ def is_local(master: str) -> bool:
 def settings_of(master: str) -> dict[str, str]:
     """What Spark is told unless somebody says otherwise. Where all of it is one process, it makes up a secret, so that
     nobody on the network can ask it for blocks of messages."""
-    alone = is_local(master) and not master.startswith("local-cluster[")
-    return {"spark.authenticate": "true"} if alone else {}
+    return {"spark.authenticate": "true"} if _is_alone(master) else {}
+
+
+def address_of(master: str) -> dict[str, str]:
+    """The environment variable by which Spark listens to this machine alone, unless it is set already: where all of it
+    is one process, nobody else has to reach it, and its UI asks for no login."""
+    return {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"} if _is_alone(master) else {}
 
 
 def is_connect(master: str) -> bool:
@@ -35,3 +42,8 @@ def refuse_unreachable(master: str, *urls: str) -> None:
             f"SQLite is a file on one machine, and the executors of {master} may run on others: "
             "use a PostgreSQL or MariaDB store, or a local master"
         )
+
+
+def _is_alone(master: str) -> bool:
+    """Whether all of Spark is one process."""
+    return is_local(master) and not master.startswith("local-cluster[")
