@@ -20,7 +20,7 @@ from tests.servers import Server, launch, missing
 
 # Debian's /usr/sbin/rabbitmq-server insists on its own user; what it wraps runs as anybody.
 _PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
-_START_TIMEOUT = 90.0
+_START_TIMEOUT = 240.0
 
 
 class RabbitMQ(Server):
