@@ -17,6 +17,7 @@ LINES = re.findall(r"^\$ homing (.*)$", PAGE, re.MULTILINE)
 
 
 def test_every_line_of_the_page_runs(homing: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "shop_chain.py").write_text(CHAIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CRM", "up")
@@ -40,7 +41,7 @@ def test_the_page_has_every_exit_code() -> None:
 
 
 def test_whatever_changes_something_has_a_dry_run() -> None:
-    changing = {"init", "send", "replay", "dead-letter", "purge", "forget", "bench-claim"}
+    changing = {"new", "init", "send", "replay", "dead-letter", "purge", "forget", "bench-claim"}
 
     assert changing == {
         command.name for command in COMMANDS if any("--dry-run" in each.flags for each in command.arguments)
