@@ -22,6 +22,7 @@ from mutants.guards import (
     size,
     spark,
     sql,
+    testing,
     tls,
     trust,
 )
@@ -47,4 +48,5 @@ GUARDS: tuple[Guard, ...] = (
     *identity.GUARDS,
     *trust.GUARDS,
     *conformance.GUARDS,
+    *testing.GUARDS,
 )
