@@ -20,7 +20,7 @@ GUARDS = (
     guard(
         "a recorder makes no client",
         _STAND_INS,
-        "        client=None if destination.client is None else Client(lambda: None),\n",
+        "        client=None if destination.client is None else _NoClient(),\n",
         "",
         f"{_TRIALS}test_a_recorder_makes_no_client_and_keeps_to_no_rate",
     ),
@@ -93,6 +93,13 @@ GUARDS = (
         "    if not home.name.startswith(_PREFIX):\n",
         "    if False:\n",
         f"{_ON_AIRFLOW}test_a_dag_is_not_run_on_an_airflow_that_is_not_the_tests_own[/opt/airflow]",
+    ),
+    guard(
+        "a task that is tried again in a test is not waited for",
+        _DAGS,
+        "        task.retry_delay, task.retry_exponential_backoff, task.retry_policy = timedelta(0), 0, None\n",
+        "        pass\n",
+        f"{_ON_AIRFLOW}test_no_task_waits_for_its_next_try_and_the_dag_is_left_as_it_was",
     ),
     guard(
         "a project overwrites nothing",

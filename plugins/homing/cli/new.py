@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,6 +12,7 @@ from pathlib import Path
 from homing.cli.command import EXIT_OK
 from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError
+from homing.ids import new_id
 
 # The project of this name is what is kept here; it is written under the name that was asked for.
 _TEMPLATE, _KEPT_AS, _HIDDEN = "shop", ".txt", {"gitignore": ".gitignore"}
@@ -64,10 +63,9 @@ def _renamed(text: str, name: str) -> str:
 
 def _write(folder: Path, files: dict[str, str]) -> None:
     """A reader, or an interruption, sees all of the files or none."""
+    draft = folder.with_name(f".{folder.name}-{new_id()}")
     try:
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            draft.chmod(0o777 & ~_umask())
             for path, text in files.items():
                 target = draft / path
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,9 +75,3 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         raise ConfigurationError(f"{folder} cannot be written: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

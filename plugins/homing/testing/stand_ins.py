@@ -29,7 +29,7 @@ def recorder_of(destination: Handler) -> Handler:
         destination,
         function=take_any if destination.dataframe else take,
         dataframe=False,
-        client=None if destination.client is None else Client(lambda: None),
+        client=None if destination.client is None else _NoClient(),
         policy=RetryPolicy(),
         guard=None,
     )
@@ -40,6 +40,19 @@ def without_waiting(destination: Handler) -> Handler:
     policy = destination.policy
     at_once = _AtOnce(**{each.name: getattr(policy, each.name) for each in fields(policy)})
     return replace(destination, policy=at_once, guard=None)
+
+
+class _NoClient(Client):
+    """Stands in a client's place: nothing is made, and nothing closed."""
+
+    def __init__(self) -> None:
+        """There is nothing to be made by."""
+
+    def get(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
 
 class _AtOnce(RetryPolicy):

@@ -104,6 +104,8 @@ def try_chain(chain: HandlerChain | str, messages: Iterable[Any], *, real: Colle
     no messages at all or an unknown name in `real`, UnstorableContentError for what no store would take.
     """
     loaded = load_chain(chain) if isinstance(chain, str) else chain
+    if not isinstance(loaded, HandlerChain):
+        raise ConfigurationError(f'chain must be a HandlerChain or "module:attribute", got a {type(chain).__name__}')
     run = _Run(frozenset(_names(real)), Trial(destinations=_destinations(loaded)))
     run.run(loaded, [MessageContext(message) for message in _messages(messages)])
     return run.trial
@@ -222,7 +224,7 @@ def _names(real: Collection[str]) -> Collection[str]:
 
 def _messages(given: Iterable[Any]) -> list[Message]:
     """The messages of a trial, as a store would hand them out."""
-    if isinstance(given, (str, bytes, Mapping, Message)):
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise ConfigurationError(
             f"messages must be a list of contents, got one {type(given).__name__}: write [message]"
         )

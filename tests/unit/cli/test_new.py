@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from homing.cli import new
+from homing.delivery import open_pipeline_stores
 from tests.unit.cli.conftest import Shell
 
 FILES = {
@@ -138,6 +140,26 @@ def test_it_names_the_packages_that_the_project_needs_and_that_are_not_there(
     assert (
         "not installed here: pydantic, pytest, homing[airflow,spark]: pip install -r web_shop/requirements.txt" in said
     )
+
+
+@pytest.mark.parametrize("environment", ["development", "production.example"])
+def test_what_env_says_is_read_by_airflow_and_names_stores_that_a_pipeline_can_have(
+    homing: Shell, tmp_path: Path, environment: str
+) -> None:
+    homing("new", "web_shop")
+    script = f". env/{environment} && env -0"
+    said = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path / "web_shop", check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    variables = dict(line.split("=", 1) for line in said.split("\0") if "=" in line)
+    stores = [json.loads(variables[f"AIRFLOW_CONN_WEB_SHOP_{name}"]) for name in ("STORE", "DEAD_LETTERS")]
+
+    assert [store["conn_type"] for store in stores] == ["homing", "homing"]
+    urls = [store["password"] for store in stores]
+    assert urls == [variables["HOMING_STORE"], variables["HOMING_DEAD_LETTER_STORE"]]
+    with open_pipeline_stores(*urls) as opened:  # which connects to nothing
+        assert (opened.store.name, opened.dead_letters.name) == ("web_shop", "web_shop_dead")
+    assert json.loads(variables["AIRFLOW_CONN_SPARK_DEFAULT"])["conn_type"] == "spark"
 
 
 _WITHOUT_AIRFLOW = """

@@ -73,6 +73,32 @@ def test_a_dag_is_not_run_on_an_airflow_that_is_not_the_tests_own(home: str, mon
         run_dag(None)  # type: ignore[arg-type]
 
 
+def test_no_task_waits_for_its_next_try_and_the_dag_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import DAG
+    from airflow.sdk.bases.operator import BaseOperator
+
+    home = tmp_path / "homing-testing-home"
+    home.mkdir()
+    (home / "airflow.db").touch()
+    monkeypatch.setenv("AIRFLOW_HOME", str(home))
+    with DAG("waiting", schedule=None) as dag:
+        task = BaseOperator(task_id="task", retries=3, retry_delay=60, retry_exponential_backoff=2)
+    before = (task.retry_delay, task.retry_exponential_backoff, task.retry_policy)
+    asked = []
+
+    def test(dag: DAG, run_conf: object) -> str:
+        asked.append((run_conf, task.retry_delay.total_seconds(), task.retry_exponential_backoff, task.retries))
+        return "the run"
+
+    monkeypatch.setattr(DAG, "test", test)
+
+    assert run_dag(dag, {"limit": 1}) == "the run"
+    assert asked == [({"limit": 1}, 0, 0, 3)]
+    assert (task.retry_delay, task.retry_exponential_backoff, task.retry_policy) == before
+
+
 def test_a_dag_without_a_pipeline_has_no_books() -> None:
     from airflow.sdk import DAG
 

@@ -322,12 +322,18 @@ def test_a_processor_that_a_router_picks_runs_in_its_place() -> None:
         (order(1), r"got one dict: write \[message\]"),
         ("text", "got one str"),
         (Message("1", 1), "got one Message"),
+        (5, "got one int"),
         ([Message("a", 1), Message("a", 2)], "two messages have the id 'a'"),
     ],
 )
 def test_messages_that_say_nothing_are_refused(messages: Any, fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault):
         try_chain(ORDERS, messages)
+
+
+def test_what_is_no_chain_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"chain must be a HandlerChain .* got a Handler"):
+        try_chain(crm, [order(1)])  # type: ignore[arg-type]
 
 
 def test_a_content_that_no_store_takes_is_refused_as_a_store_would() -> None:
