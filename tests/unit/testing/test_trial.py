@@ -27,6 +27,7 @@ from homing import (
     transformer,
 )
 from homing.errors import BindingError, ConfigurationError, UnstorableContentError
+from homing.pipeline import attempt
 from homing.testing import Dropped, try_chain
 
 
@@ -222,8 +223,12 @@ def test_a_real_destination_is_called_and_its_result_and_failure_are_told() -> N
 
 
 @pytest.mark.parametrize("error", [ConnectionError("down"), Retry("later", after=3600)])
-def test_a_real_destination_is_tried_as_often_as_it_says_without_waiting(error: Exception) -> None:
+def test_a_real_destination_is_tried_as_often_as_it_says_without_waiting(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts: list[int] = []
+    slept: list[float] = []
+    monkeypatch.setattr(attempt.time, "sleep", slept.append)
 
     @destination(max_retries=3, retry_interval=3600, rate=0.001)
     def flaky(order: Order) -> str:
@@ -234,7 +239,7 @@ def test_a_real_destination_is_tried_as_often_as_it_says_without_waiting(error: 
 
     (delivery,) = try_chain(chain_of(flaky), [order(1)], real=["flaky"]).deliveries
 
-    assert (delivery.result, attempts) == ("at last", [1, 1, 1, 1])
+    assert (delivery.result, attempts, set(slept)) == ("at last", [1, 1, 1, 1], {0.0})
 
 
 def test_a_real_destinations_client_is_made_and_closed() -> None:
