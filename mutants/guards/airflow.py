@@ -300,4 +300,11 @@ GUARDS = (
         "    if not isinstance(selected, list | tuple | str | dict) or not any(\n",
         f"{_FUZZED}test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing",
     ),
+    guard(
+        "a store that takes nothing is not taken for a broker that is away",
+        _SENSOR,
+        "import ConfigurationError, SourceUnavailableError, UnsupportedError",
+        "import ConfigurationError, StoreUnavailableError as SourceUnavailableError, UnsupportedError",
+        f"{_SENSED}test_a_store_that_takes_nothing_is_not_taken_for_a_broker_that_is_away",
+    ),
 )
