@@ -171,7 +171,13 @@ def hide_secrets(text: str) -> str:
 def _remember_secrets(connection: Connection) -> None:
     for secret in filter(None, (connection.password, *_secrets_in(connection.extra))):
         if len(secret) >= _SHORTEST and secret not in _secrets:
-            _secrets.update({secret, quote(secret, safe=""), quote(secret), quote_plus(secret)})
+            _secrets.update(_forms_of(secret))
+
+
+def _forms_of(secret: str) -> set[str]:
+    """As it is, and as it stands in a URL, in a repr and in JSON."""
+    quoted = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    return {secret, *quoted, repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
 
 
 def _secrets_in(extra: object, *, named: bool = False) -> Iterator[str]:

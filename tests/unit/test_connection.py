@@ -6,6 +6,7 @@ import json
 import pickle
 import traceback
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from airflow.sdk import Connection as AirflowConnection
@@ -125,6 +126,14 @@ def test_texts_are_freed_of_the_secrets_that_were_read_quoted_or_not() -> None:
 
     text = f"login with {SECRET} at http://me:s3cret%2Fpass%3Aword%40%23@host?key=k-12345 in Berlin"
     assert hide_secrets(text) == "login with *** at http://me:***@host?key=*** in Berlin"
+
+
+@pytest.mark.parametrize("write", [str, repr, json.dumps, quote, lambda secret: str(KeyError(f"no {secret}"))])
+def test_texts_are_freed_of_secrets_however_these_are_written(write: Any) -> None:
+    secret = 'it\'s \\a "very" sécret/one'  # noqa: S105
+    read_connection("c", Connection("c", password=secret).as_text())
+
+    assert "cret" not in hide_secrets(f"before {write(secret)} after")
 
 
 def test_a_mapping_gives_connections_by_uri_json_fields_or_as_they_are_while_its_block_lasts(
