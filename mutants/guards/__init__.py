@@ -8,6 +8,7 @@ from mutants.guards import (
     airflow,
     bus,
     conformance,
+    connections,
     custom_store,
     delivery,
     erasure,
@@ -47,4 +48,5 @@ GUARDS: tuple[Guard, ...] = (
     *identity.GUARDS,
     *trust.GUARDS,
     *conformance.GUARDS,
+    *connections.GUARDS,
 )
