@@ -119,6 +119,13 @@ GUARDS = (
         f"{_HANDLERS}test_nothing_is_left_in_the_environment_when_the_block_has_ended",
     ),
     guard(
+        "Airflow can be imported where it keeps a job from its database",
+        "spark/submit/job.py",
+        "**self._secrets(), **_NO_DATABASE, ",
+        "**self._secrets(), ",
+        f"{_TASKS}test_a_hook_finds_them_in_a_process_that_airflow_keeps_from_its_database",
+    ),
+    guard(
         "a job gets the connections of its own handlers alone",
         "airflow/operators/spark.py",
         ".connections(*flows_of(self._step())))",

@@ -142,6 +142,22 @@ def test_a_driver_in_kubernetes_is_to_get_them_from_a_secret_there(submit: Submi
         submit("k8s://https://host:6443", "cluster", **refs)
 
 
+def test_a_hook_finds_them_in_a_process_that_airflow_keeps_from_its_database(
+    spec: PipelineConfig, stores: PipelineStores, pipeline: Pipeline, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.claimed("orders/run", 1)
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "airflow-db-not-allowed:///")  # as it does
+
+    for operator in (
+        ProcessOperator(task_id="process", pipeline=spec),
+        *(DeliverOperator(task_id=flow, pipeline=spec, flow=flow) for flow in ("lake", "crm")),
+    ):
+        operator.execute(context())
+    with spec.open_batch("orders/run") as batch:
+        assert batch.settle().acknowledged == 1
+    assert os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == "airflow-db-not-allowed:///"
+
+
 def test_they_are_looked_up_anew_at_every_try(
     spec: PipelineConfig, pipeline: Pipeline, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:

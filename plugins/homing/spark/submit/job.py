@@ -29,6 +29,9 @@ SET_UP_WRONGLY = 2
 #: What an application logs when its session is there: its id, and where Spark's UI is.
 UI_SENTENCE = "Spark application %s has its UI at %s"
 
+# Airflow keeps what a task starts from its database, by a URL that cannot be read: with it, not even Airflow itself can be
+# imported. Hooks find their connections without a database.
+_NO_DATABASE = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://"}
 _UI = re.compile(UI_SENTENCE % (r"(\S+)", r"(https?://\S+)"))
 
 
@@ -78,7 +81,7 @@ class Job:
     def environment(self, more: Mapping[str, str] | None = None) -> Iterator[None]:
         """The stores and connections in this process's environment, which those it starts inherit, while the block
         lasts: arguments and settings are logged and shown."""
-        added = {**self._secrets(), "PYTHONPATH": os.pathsep.join(self._python_path()), **(more or {})}
+        added = {**self._secrets(), **_NO_DATABASE, "PYTHONPATH": os.pathsep.join(self._python_path()), **(more or {})}
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)
         try:
