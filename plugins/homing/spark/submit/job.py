@@ -29,8 +29,8 @@ SET_UP_WRONGLY = 2
 #: What an application logs when its session is there: its id, and where Spark's UI is.
 UI_SENTENCE = "Spark application %s has its UI at %s"
 
-# Airflow keeps what a task starts from its database, by a URL that cannot be read: with it, not even Airflow itself can be
-# imported. Hooks find their connections without a database.
+# Airflow keeps what a task starts from its database, by a URL that cannot be read: with it, not even Airflow itself can
+# be imported. Hooks find their connections without a database.
 _NO_DATABASE = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://"}
 _UI = re.compile(UI_SENTENCE % (r"(\S+)", r"(https?://\S+)"))
 
