@@ -148,6 +148,20 @@ GUARDS = (
         f"{_TASKS}test_the_log_of_a_task_does_not_show_them",
     ),
     guard(
+        "what a job without Spark prints is logged without secrets",
+        "airflow/operators/spark.py",
+        'self.log.info("%s", hide_secrets(line.rstrip()))',
+        'self.log.info("%s", line.rstrip())',
+        f"{_TASKS}test_what_a_job_prints_is_logged_without_them",
+    ),
+    guard(
+        "what spark-submit prints is logged without secrets",
+        "airflow/operators/spark.py",
+        "yield hide_secrets(str(line))",
+        "yield line",
+        f"{_TASKS}test_what_a_job_prints_is_logged_without_them",
+    ),
+    guard(
         "executors are handed the connections",
         "spark/engine.py",
         "            connections=texts_in_environment(self.chain.connections(flow)),\n",

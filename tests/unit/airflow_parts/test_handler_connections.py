@@ -6,7 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from homing.airflow.operators.settle import SettleReplayOperator
 from homing.airflow.operators.spark import DeliverOperator, ProcessOperator
 from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.errors import MissingConnectionError
+from homing.spark.submit.job import Job
 from homing.spark.submit.secrets import SECRETS_FILE
 from tests.unit.airflow_parts.conftest import FakeTask, context
 from tests.unit.airflow_parts.test_submitting import Submit, option, secrets, submit
@@ -258,6 +261,21 @@ def test_what_cannot_be_read_is_told_before_anything_runs(known: Known) -> None:
 
     with pytest.raises(MissingConnectionError, match=r"'crm_api' cannot be read.*its extra is no JSON object"):
         find_connections({"crm_api": "destination 'crm'"})
+
+
+def test_what_a_job_prints_is_logged_without_them(
+    spec: PipelineConfig, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(DeliverOperator, "log", SimpleNamespace(info=lambda text, line: logged.append(line)))
+    monkeypatch.setattr(Job, "client", lambda *_: nullcontext(SimpleNamespace(stdout=[f"in as {MARK}\n"])))
+    operator = DeliverOperator(task_id="crm", pipeline=spec, flow="crm")
+    find_connections({"crm_api": "destination 'crm'"})
+
+    operator._run_client(Job("deliver.py", spec.chain, "", spec.urls()))
+
+    assert list(operator._watched([f"in as {MARK} by {MARK}-token"])) == ["in as *** by ***"]
+    assert logged == ["in as ***"]
 
 
 def test_the_log_of_a_task_does_not_show_them(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from homing.airflow.pipeline_config import PipelineConfig
 from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
+from homing.connection import hide_secrets
 from homing.declared_connections import connections
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.leased_part import LeasedMessage
@@ -158,7 +159,8 @@ class PipelineJobOperator(SparkSubmitOperator):
         return hook
 
     def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
-        """The job's output, in which it says where Spark's UI can be seen."""
+        """The job's output, in which it says where Spark's UI can be seen. Without what its handlers log in with, which
+        Airflow hides in the task's log and not in copies of it."""
         for line in lines:
             if found := find_ui(str(line)):
                 self.spark_application, ui = found
@@ -170,7 +172,7 @@ class PipelineJobOperator(SparkSubmitOperator):
                     self.log.warning("the link to Spark's UI was not stored: %s", error)
             if self._start is not None:
                 self._start.note_line()
-            yield line
+            yield hide_secrets(str(line))
 
     def _submit(self, context: Any) -> None:
         self._show_spark_ui = lambda ui: context["ti"].xcom_push(key=SparkLink().xcom_key, value=ui)
@@ -209,7 +211,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             with job.client([*(self.application_args or ()), *more]) as client:
                 self._client = client
                 for line in client.stdout or ():
-                    self.log.info("%s", line.rstrip())
+                    self.log.info("%s", hide_secrets(line.rstrip()))
         except ConfigurationError as error:
             raise AirflowFailException(str(error)) from error
         except JobError as error:
