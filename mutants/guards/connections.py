@@ -100,8 +100,8 @@ GUARDS = (
     guard(
         "a connection shows no secret",
         _CONNECTION,
-        "@dataclass(frozen=True, repr=False)\nclass Connection:",
-        "@dataclass(frozen=True)\nclass Connection:",
+        '{self.conn_id!r} of type {self.conn_type!r}>"',
+        '{self.conn_id!r} of type {self.conn_type!r} {self.password}>"',
         f"{_READING}test_it_shows_no_secret_and_is_not_pickled",
     ),
     guard(

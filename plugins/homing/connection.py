@@ -25,7 +25,7 @@ _HIDDEN = "***"
 _MOST_SCHEMES = 2
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Connection:
     """An Airflow connection, or what stands for one. Its repr shows no secret."""
 
