@@ -109,7 +109,7 @@ GUARDS = (
         _CONNECTION,
         '            "Airflow. No message has failed"\n        ) from None',
         '            "Airflow. No message has failed"\n        ) from error',
-        f"{_READING}test_what_cannot_be_read_is_an_error_that_repeats_nothing_of_it[http://[s3cret-neither]",
+        f"{_READING}test_what_cannot_be_read_is_an_error_that_repeats_nothing_of_it[http://u:s3cret@ho\\u2100st-neither]",
     ),
     guard(
         "the process has them no longer than the block lasts",

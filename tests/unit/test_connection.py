@@ -96,6 +96,7 @@ def test_these_forms_are_read_as_airflow_reads_them(text: str) -> None:
         ('{"extra": "s3cret"}', "its extra is no JSON object"),
         ('{"extra": ["s3cret"]}', "its extra is no JSON object"),
         ("http://[s3cret", "neither"),
+        ("http://u:s3cret@ho\u2100st", "neither"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_that_repeats_nothing_of_it(text: str, why: str) -> None:
