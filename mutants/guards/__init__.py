@@ -17,6 +17,7 @@ from mutants.guards import (
     identity,
     listener,
     memory,
+    outages,
     pipeline,
     rabbitmq,
     servicebus,
@@ -30,6 +31,7 @@ from mutants.guards import (
 GUARDS: tuple[Guard, ...] = (
     *memory.GUARDS,
     *sql.GUARDS,
+    *outages.GUARDS,
     *rabbitmq.GUARDS,
     *servicebus.GUARDS,
     *listener.GUARDS,
