@@ -8,6 +8,7 @@ import homing
 
 NAMES = [
     "CircuitBreaker",
+    "Connection",
     "Drop",
     "ExecutionError",
     "ExecutionResult",
@@ -20,6 +21,7 @@ NAMES = [
     "Retry",
     "RetryPolicy",
     "StoreListener",
+    "connections",
     "destination",
     "destination_router",
     "message_filter",
