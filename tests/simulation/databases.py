@@ -121,12 +121,10 @@ class Databases:
     def _link(self, database: Database) -> Link:
         link = self._of.get(database)
         if link is None:
-            database._make_schema()
             url = str(database._engine.url)
             link = self._links.get(url) or self._links.setdefault(url, Link(database._engine.connect()))
             self._of[database] = link
-        if database._missing:
-            database._make_schema()
+        database._tables.complete(database._reader)
         return link
 
 
