@@ -197,7 +197,7 @@ GUARDS = (
     ),
     guard(
         "what was acknowledged long ago is purged by itself",
-        "stores/sql/store.py",
+        "stores/sql/paced_claims.py",
         "        if properties.purge_after and",
         "        if False and",
         f"{_DATABASES}test_acknowledged_messages_are_purged_by_themselves_after_purge_after[sqlite]",
@@ -221,7 +221,7 @@ GUARDS = (
         _DUE,
         "    if share is None:\n",
         "    if True:\n",
-        "tests/conformance/test_abilities.py::test_consumers_share_a_store_out_by_partition[sqlite]",
+        "tests/conformance/test_order.py::test_consumers_share_a_store_out_by_partition[sqlite]",
     ),
     # -- Service Bus ---------------------------------------------------------------------------------------------
     guard(

@@ -57,6 +57,13 @@ def make_engine(
         raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
     if read_only:
         sqlalchemy.event.listen(engine, "connect", partial(_refuse_writing, backend))
+    _set_up_connections(engine, url, timeout, relaxed=relaxed, read_only=read_only)
+    return engine
+
+
+def _set_up_connections(engine: Engine, url: URL, timeout: float | None, *, relaxed: bool, read_only: bool) -> None:
+    """Sees to it that each connection, and each transaction, is set up as the store needs it."""
+    backend = url.get_backend_name()
     usual = timeout or timeouts.UNLIMITED
     if backend == "sqlite":
         if not read_only:
@@ -71,7 +78,6 @@ def make_engine(
             sqlalchemy.event.listen(engine, "do_connect", partial(_connect_postgresql, timeout=timeout))
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_postgresql, usual=usual, relaxed=relaxed))
         sqlalchemy.event.listen(engine, "begin", timeouts.limit_postgresql)
-    return engine
 
 
 def descriptor_of(connection: Any) -> int:
