@@ -286,9 +286,9 @@ GUARDS = (
     ),
     guard(
         "messages stored in a transaction of the caller's are there when it commits, and only then",
-        _STORE,
-        "        if new and transaction is None:\n",
-        "        if new:\n",
+        _INSERT,
+        "        if transaction is None:\n            self._database.write(lambda connection: self.insert(",
+        "        if True:\n            self._database.write(lambda connection: self.insert(",
         f"{_DATABASES}test_a_message_stored_in_a_transaction_is_there_only_on_commit[sqlite]",
     ),
     guard(
