@@ -321,8 +321,8 @@ GUARDS = (
     guard(
         "the books balance when every destination's and every batch's do",
         _BOOKS,
-        "for column in (self.total, *self.destinations.values(), *self.batches.values()))",
-        "for column in (self.total,))",
+        "for totals in (self.total, *self.destinations.values(), *self.batches.values()))",
+        "for totals in (self.total,))",
         f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[destinations]",
         f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[batches]",
     ),

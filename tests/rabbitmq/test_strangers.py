@@ -12,7 +12,7 @@ import pytest
 from homing import Message, open_store
 from homing.store import UNREADABLE
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import drain, take
+from homing.testing.waiting import drain, take
 
 pytestmark = pytest.mark.services
 
