@@ -112,8 +112,8 @@ def test_what_still_waits_is_stuck_and_not_lost() -> None:
     ],
     ids=[
         "half delivered", "lost", "not even dropped", "unexpected", "another's content", "delivered what is dropped",
-        "too many duplicates", "too many in both places", "unexpected dead letter", "a changed dead letter", "no reason",
-        "stuck", "nothing happened", "a harm not done",
+        "too many duplicates", "too many in both places", "unexpected dead letter", "a changed dead letter",
+        "no reason", "stuck", "nothing happened", "a harm not done",
     ],
 )  # fmt: skip
 def test_the_checker_sees_what_is_wrong(changes: dict[str, Any]) -> None:
