@@ -6,17 +6,20 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from sqlalchemy import Table
+
 from homing.invocation.rate_limit import RateLimiter
 from homing.message import ACKNOWLEDGED
 from homing.row import NANOSECONDS
 from homing.stores.sql.batches import Batches
-from homing.stores.sql.claim_query import ClaimRequest
+from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import Database
 from homing.stores.sql.future_times import Strays
 from homing.stores.sql.properties import LiveProperties, SqlOptions
 from homing.stores.sql.queries import SqlView
+from homing.stores.sql.schema import registry_table
 
 _PURGE_EVERY = 60.0  # seconds
 
@@ -27,21 +30,21 @@ class PacedClaims:
     def __init__(
         self,
         database: Database,
-        claims: Claims,
-        *,
+        table: Table,
+        options: SqlOptions,
         live: LiveProperties,
+        *,
+        finder: ClaimQuery,
         view: SqlView,
         batches: Batches,
-        strays: Strays,
-        options: SqlOptions,
     ) -> None:
         self._database = database
-        self._claims = claims
+        self._options = options
         self._live = live
+        self._claims = Claims(database, table, options.name, registry_table(), finder)
         self._view = view
         self._batches = batches
-        self._strays = strays
-        self._options = options
+        self._strays = Strays(database, table, options.name)
         self._pace: RateLimiter | None = None
         self._purged = time.monotonic()
 
@@ -68,6 +71,10 @@ class PacedClaims:
             self._purged = time.monotonic()
             self._view.purge(properties.kept_for, ACKNOWLEDGED)
         return claimed
+
+    def expire(self) -> int:
+        """As in the contract."""
+        return self._database.write(self._claims.expire)
 
     def next_due(self, share: Collection[int] | None) -> int | None:
         """When this consumer can claim something of its share, or could; None when nothing waits."""

@@ -32,9 +32,7 @@ from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
-from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import Database
-from homing.stores.sql.future_times import Strays
 from homing.stores.sql.insert import Inserts
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.notify import WakeUp
@@ -83,7 +81,7 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
 class SqlStore(BulkStore, PipelineStore):
     """Messages in a SQL table.
 
-    Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `PacedClaims`,
+    Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `PacedClaims`,
     `Settlements`, `Schedule`, `SqlView`, `Batches`, `SqlAccess`, `SqlErasure`.
     """
 
@@ -115,24 +113,16 @@ class SqlStore(BulkStore, PipelineStore):
         )
         self._database.require(self._table)
         self._check(self._options.properties)
-        registry = registry_table()
-        self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
+        self._live = LiveProperties(self._database, registry_table(), self._table.name, self._options.properties)
         self._inserts = Inserts(self._database, self._table, self._options, self._live)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
         self._finder = finder = ClaimQuery(self._database, self._table, archive)
-        self._claims = Claims(self._database, self._table, name, registry, finder)
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
         self._schedule = Schedule(self._database, self._table)
         self.view: SqlView = SqlView(self._database, self._table, finder, archive)
         self._batches = Batches(self._database, self._table, name, archive)
-        self._paced = PacedClaims(
-            self._database,
-            self._claims,
-            live=self._live,
-            view=self.view,
-            batches=self._batches,
-            strays=Strays(self._database, self._table, name),
-            options=self._options,
+        self._claims = PacedClaims(
+            self._database, self._table, self._options, self._live, finder=finder, view=self.view, batches=self._batches
         )
         self.erasure: SqlErasure = SqlErasure(self._database, self._table, name, archive)
         self.access: SqlAccess = SqlAccess(self._database, self._table, name, self._live, archive)
@@ -144,7 +134,7 @@ class SqlStore(BulkStore, PipelineStore):
         """In a forked process. What was retrieved before may be settled there too, by its id as well: the lease is the
         database's, and of two who settle the second is refused."""
         self._wake_up.start_over()
-        self._paced.start_over()
+        self._claims.start_over()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -250,7 +240,7 @@ class SqlStore(BulkStore, PipelineStore):
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
-        self._paced.bring_back_strays()
+        self._claims.bring_back_strays()
         return self.view.has_due(share, self._options.partitions)
 
     @property
@@ -260,14 +250,14 @@ class SqlStore(BulkStore, PipelineStore):
     def wait(
         self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
     ) -> bool:
-        next_due = partial(self._paced.next_due, self._share(partitions))
+        next_due = partial(self._claims.next_due, self._share(partitions))
         return self._wake_up.wait(timeout, next_due, listens=self.wakes, ended=ended)
 
     def wake(self) -> None:
         self._wake_up.wake()
 
     def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
-        due = self._paced.next_due(self._share(partitions))
+        due = self._claims.next_due(self._share(partitions))
         return None if due is None else max(0.0, (due - self._database.now()) / NANOSECONDS)
 
     @property
@@ -283,7 +273,7 @@ class SqlStore(BulkStore, PipelineStore):
         return self.view.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
 
     def expire(self) -> int:
-        return self._database.write(self._claims.expire)
+        return self._claims.expire()
 
     def configure(self, **properties: Any) -> SqlProperties:
         """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
@@ -392,7 +382,7 @@ class SqlStore(BulkStore, PipelineStore):
 
     def _claim(self, wanted: ClaimRequest) -> Claimed:
         self.access.require_consumer()
-        return self._paced.claim(wanted)
+        return self._claims.claim(wanted)
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
         """Returns the claimed messages. Those that cannot be decoded are kept aside, and hold up no others."""
