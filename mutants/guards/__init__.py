@@ -7,6 +7,7 @@ from mutants.guards import (
     access,
     airflow,
     bus,
+    chains,
     conformance,
     custom_store,
     delivery,
@@ -17,6 +18,7 @@ from mutants.guards import (
     listener,
     memory,
     pipeline,
+    promises,
     rabbitmq,
     servicebus,
     size,
@@ -47,4 +49,6 @@ GUARDS: tuple[Guard, ...] = (
     *identity.GUARDS,
     *trust.GUARDS,
     *conformance.GUARDS,
+    *chains.GUARDS,
+    *promises.GUARDS,
 )
