@@ -45,8 +45,8 @@ class SimulatedStore(SqlStore):
         """Forgets what it remembers of another time, and has these properties from now on."""
         self._live.given = self._live._current = self._live.given.changed(properties)
         self._live._looked = None
-        self._claims._finder._low, self._claims._finder._swept = 0, 0.0
-        self._strays._looked, self._strays._last = None, 0
+        self._finder._low, self._finder._swept = 0, 0.0
+        self._claims._strays._looked, self._claims._strays._last = None, 0
         self._in_flight.clear()
 
 
