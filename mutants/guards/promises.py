@@ -86,13 +86,6 @@ GUARDS = (
         f"{_ENDS}test_handlers_run_at_the_same_time_when_concurrency_says_so",
     ),
     guard(
-        "messages are handled in the order of the store",
-        "listener/in_flight.py",
-        "return self._part(fresh) if self._phase",
-        "return self._part(fresh[::-1]) if self._phase",
-        f"{_ENDS}test_messages_are_handled_in_the_order_of_the_store",
-    ),
-    guard(
         "a service that asks for the message gets it",
         "invocation/signature.py",
         "    if is_envelope == [True]:\n        return function\n",
