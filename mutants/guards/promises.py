@@ -70,6 +70,20 @@ GUARDS = (
         "    return row\n",
         "tests/unit/stores/test_sql_databases.py::test_columns_of_the_application_are_filled_from_the_headers[sqlite]",
     ),
+    guard(
+        "a store's name that cannot be one is refused",
+        "stores/sql/properties.py",
+        "        if not _NAME.fullmatch(self.name):\n",
+        "        if False:\n",
+        "tests/unit/stores/test_open_store.py::test_a_bad_option_is_refused",
+    ),
+    guard(
+        "a table that was dropped is told as one",
+        "stores/sql/database.py",
+        "            if is_missing_table(error):\n",
+        "            if False:\n",
+        "tests/unit/stores/test_sql_outages.py::test_a_dropped_table_is_told_as_one[sqlite-store]",
+    ),
     # -- listeners ---------------------------------------------------------------------------------------------
     guard(
         "an error that a service raises is a failure",
@@ -77,6 +91,7 @@ GUARDS = (
         "see `call`\n            return Answer(error=error)\n",
         "see `call`\n            return Answer()\n",
         f"{_ENDS}test_content_named_fail_fails_and_others_are_received",
+        f"{_ENDS}test_binding_failure_is_tried_again_like_any_other_before_the_switch_drops_it",
     ),
     guard(
         "as many handlers run at the same time as the concurrency says",
@@ -105,6 +120,34 @@ GUARDS = (
         "[item for item in found if isinstance(item, Message) and type(item.id) is str]",
         "list(found)",
         f"{_ADVERSITY}test_rubbish_behind_good_messages_neither_loses_nor_stalls_them",
+    ),
+    guard(
+        "a listener's defaults are those of the specification",
+        "listener/config.py",
+        "    polling_interval: Duration = 1.0\n",
+        "    polling_interval: Duration = 2.0\n",
+        "tests/unit/listener/test_config.py::test_defaults_are_those_of_the_specification",
+    ),
+    guard(
+        "a graceful stop lets what is in flight finish",
+        "listener/lifecycle.py",
+        "        in_time = run.drain(timeout, give_back=not retries)\n",
+        "        in_time = False\n",
+        "tests/unit/listener/test_lifecycle.py::test_graceful_stop_lets_what_is_in_flight_finish_and_acknowledges_it",
+    ),
+    guard(
+        "what was released waits for the next poll",
+        "listener/settlement.py",
+        "            self._in_flight.remember(delivery.id, wait)\n            self.settle",
+        "            self.settle",
+        f"{_ENDS}test_released_message_does_not_make_the_listener_run_hot",
+    ),
+    guard(
+        "a message of a batch that cannot be bound fails alone",
+        "listener/service.py",
+        "                answers[place] = Answer(error=error)\n",
+        "                raise\n",
+        "tests/unit/listener/test_poison.py::test_base_exception_in_binding_fails_its_message_alone",
     ),
     # -- the bus -----------------------------------------------------------------------------------------------
     guard(
