@@ -17,6 +17,7 @@ from mutants.guards import (
     identity,
     listener,
     memory,
+    outages,
     pipeline,
     promises,
     rabbitmq,
@@ -31,6 +32,7 @@ from mutants.guards import (
 GUARDS: tuple[Guard, ...] = (
     *memory.GUARDS,
     *sql.GUARDS,
+    *outages.GUARDS,
     *rabbitmq.GUARDS,
     *servicebus.GUARDS,
     *listener.GUARDS,

@@ -33,6 +33,7 @@ from homing.stores.sql.batches import Batches
 from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.database import Database
+from homing.stores.sql.engine import anchored
 from homing.stores.sql.insert import Inserts
 from homing.stores.sql.ledger import SqlLedger
 from homing.stores.sql.notify import WakeUp
@@ -98,7 +99,7 @@ class SqlStore(BulkStore, PipelineStore):
     ) -> None:
         options = options or SqlOptions()
         self.name = name
-        self._url = url
+        self._url = url = anchored(url)
         self._options = replace(options, name=name, properties=options.properties.changed(properties))
         self._clock = clock
         self._table = self._table_of(name)
