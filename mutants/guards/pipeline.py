@@ -116,7 +116,7 @@ GUARDS = (
     guard(
         "what a processor may set as a header, a store takes",
         "pipeline/context.py",
-        "            written = copy_json({key: value})\n",
+        "            written = copy_json({key: value}, levels=DEEPEST_PART)\n",
         "            written = {key: value}\n",
         f"{_HEADERS}test_a_header_that_no_store_takes_fails_the_processor_that_sets_it",
     ),
