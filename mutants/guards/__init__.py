@@ -7,6 +7,7 @@ from mutants.guards import (
     access,
     airflow,
     bus,
+    chains,
     conformance,
     connections,
     custom_store,
@@ -19,6 +20,7 @@ from mutants.guards import (
     memory,
     outages,
     pipeline,
+    promises,
     rabbitmq,
     servicebus,
     size,
@@ -53,4 +55,6 @@ GUARDS: tuple[Guard, ...] = (
     *conformance.GUARDS,
     *testing.GUARDS,
     *connections.GUARDS,
+    *chains.GUARDS,
+    *promises.GUARDS,
 )

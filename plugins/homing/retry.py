@@ -72,11 +72,6 @@ class RetryPolicy:
             raise ConfigurationError(f"never must be a tuple of exception types, got {self.never!r}")
 
     @classmethod
-    def fixed(cls, max_retries: int, interval: float = 1.0, *, jitter: float = 0.0) -> RetryPolicy:
-        """Always the same delay."""
-        return cls(max_retries, interval, jitter=jitter)
-
-    @classmethod
     def exponential(
         cls,
         max_retries: int,

@@ -117,12 +117,15 @@ def test_a_message_that_is_too_large_is_refused(bus: Bus) -> None:
 
 
 def test_a_payload_is_received_alone_and_is_done_with(bus: Bus) -> None:
-    queue = bus.queue()
+    queue = bus.queue(lock_duration=2)
     bus.sender(queue=queue).send_payload({"n": 1})
     receiver = bus.receiver(queue=queue)
 
     assert receiver.receive_payload(server_wait_time=20) == {"n": 1}
     assert receiver.receive_payload(server_wait_time=0.3) is None
+    receiver.close()
+    time.sleep(2.2)  # its lock would have ended, if it still had one
+    assert nothing(bus.receiver(queue=queue))
 
 
 @dataclass

@@ -194,7 +194,7 @@ class Engine:
                 total = self._dataframe_flow().deliver(flow, messages, self._through, each, rate)
             else:
                 # What a process left long ago may name messages that another run holds by now.
-                held = frozenset(head.ref for head in self.batch.messages())
+                held = frozenset(message.ref for message in self.batch.messages())
                 total = self._each(name, messages, 0, held, rate)
         log_deliveries(self.batch, name, total)
         return total

@@ -366,8 +366,8 @@ class ReplayOperator(PipelineJobOperator):
     def _count_completed(self, context: Any, run_id: str) -> None:
         # A store that is away is the job's trouble, not that of its metrics.
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
-            left = {head.ref for head in batch.messages()}
-            done = batch.completed([head for head in self._held if head.ref not in left])
+            left = {message.ref for message in batch.messages()}
+            done = batch.completed([message for message in self._held if message.ref not in left])
             metrics.count_settlement(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")

@@ -17,11 +17,16 @@ with needs("homing.testing.conformance", "testing", "pytest", "hypothesis"):
 
     # Before the modules are imported: a failed assertion then shows its values, as in any other test.
     pytest.register_assert_rewrite(
-        *(f"homing.testing.conformance.{name}" for name in ("abilities", "crashes", "model", "verbs"))
+        *(
+            f"homing.testing.conformance.{name}"
+            for name in ("abilities", "claims", "crashes", "model", "order", "verbs")
+        )
     )
     from homing.testing.conformance.abilities import *
+    from homing.testing.conformance.claims import *
     from homing.testing.conformance.crashes import *
     from homing.testing.conformance.fixtures import *
     from homing.testing.conformance.model import *
+    from homing.testing.conformance.order import *
     from homing.testing.conformance.subject import Subject  # noqa: F401 - for the author
     from homing.testing.conformance.verbs import *
