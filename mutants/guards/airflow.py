@@ -298,7 +298,6 @@ GUARDS = (
         "spark/submit/hadoop_shell.py",
         "    except ConfigurationError as error:\n",
         "    except ZeroDivisionError as error:\n",
-        "tests/unit/airflow_parts/test_work_elsewhere.py::"
-        "test_its_messages_are_settled_all_the_same[Spark needs Java]",
+        "tests/unit/airflow_parts/test_work_elsewhere.py::test_its_messages_are_settled_all_the_same[Spark needs Java]",
     ),
 )

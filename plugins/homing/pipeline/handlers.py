@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from homing.arguments import refuses_unknown
 from homing.constraints import AtLeastOne, check
 from homing.errors import ChainError, ConfigurationError
 from homing.invocation.batch_result import PartialFailure
@@ -151,6 +152,7 @@ class Handler:
 def message_filter(function: Function, /) -> Handler: ...
 @overload
 def message_filter(*, name: str | None = None, dataframe: bool = False) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def message_filter(function: Function | None = None, /, *, name: str | None = None, dataframe: bool = False) -> Any:
     """Makes a filter: returns True to go on, False to drop the message; of a DataFrame, the rows that go on."""
     return _decorate(FILTER, function, name, dataframe=dataframe)
@@ -160,6 +162,7 @@ def message_filter(function: Function | None = None, /, *, name: str | None = No
 def transformer(function: Function, /) -> Handler: ...
 @overload
 def transformer(*, name: str | None = None, dataframe: bool = False) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def transformer(function: Function | None = None, /, *, name: str | None = None, dataframe: bool = False) -> Any:
     """Makes a transformer: what it returns is the content from there on; of a DataFrame, in its column `message`."""
     return _decorate(TRANSFORMER, function, name, dataframe=dataframe)
@@ -169,6 +172,7 @@ def transformer(function: Function | None = None, /, *, name: str | None = None,
 def processor(function: Function, /) -> Handler: ...
 @overload
 def processor(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def processor(function: Function | None = None, /, *, name: str | None = None) -> Any:
     """Makes a generic processor: does anything to the context and returns nothing."""
     return _decorate(PROCESSOR, function, name)
@@ -178,6 +182,7 @@ def processor(function: Function | None = None, /, *, name: str | None = None) -
 def processor_router(function: Function, /) -> Handler: ...
 @overload
 def processor_router(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def processor_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
     """Makes a processor router: the processor it returns runs in its place, then the flow goes on."""
     return _decorate(PROCESSOR_ROUTER, function, name)
@@ -199,6 +204,7 @@ def destination(
     rate: float | None = None,
     breaker: CircuitBreaker | None = None,
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def destination(
     function: Function | None = None,
     /,
@@ -255,6 +261,7 @@ def destination(
 def destination_router(function: Function, /) -> Handler: ...
 @overload
 def destination_router(*, name: str | None = None) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def destination_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
     """Makes a destination router: the message goes to the flow it returns; None delivers nowhere."""
     return _decorate(DESTINATION_ROUTER, function, name)
