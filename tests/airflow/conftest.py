@@ -26,6 +26,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrdersPipelin
     orders = OrdersPipeline(tmp_path_factory.mktemp("orders"))
     orders.airflow.env |= {
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle("dags-folder"), bundle("tests", DAGS)]),
+        # A file that has changed is read at once. All others are not read again every half minute, at seconds each.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
         "ARRIVALS_STORE": f"sqlite:///{orders.home}/arrivals.db?store=arrivals",
         "APPROVED_STORE": f"sqlite:///{orders.home}/approved.db?store=approved",
         "APPROVED_DEAD_LETTERS": f"sqlite:///{orders.home}/approved.db?store=approved_dead",
