@@ -100,6 +100,22 @@ def test_a_store_whose_connection_does_not_exist_is_named() -> None:
         find_url("inbox")
 
 
+@pytest.mark.parametrize("missing", ["store", "dead_letter_store"])
+def test_the_first_line_of_each_tasks_error_names_the_connection_that_does_not_exist(
+    chain: str, urls: tuple[str, str], missing: str
+) -> None:
+    stores = {"store": urls[0], "dead_letter_store": urls[1], missing: "inbox"}
+    first_pass, replay_dag = delivery_dag("orders", chain=chain, **stores)
+
+    tasks = [*first_pass.tasks, replay_dag.get_task("select"), replay_dag.get_task("settle")]
+    for task in tasks:
+        with pytest.raises(
+            (ConfigurationError, AirflowFailException), match=r"^there is no Airflow connection 'inbox'"
+        ):
+            task.execute(context(batch="orders/run"))
+    assert len(tasks) >= 6
+
+
 def test_a_missing_java_is_said_before_spark_is_started(  # noqa: PLR0917
     pipeline: Pipeline,
     chain: str,
@@ -183,6 +199,7 @@ def read(tmp_path: Path, urls: tuple[str, str], text: str) -> str:
         'delivery_dag("orders", chain="{0}", **one)\ndelivery_dag("orders", chain="{0}", **two)',
         'delivery_dag("orders", chain="{0}", **one)\nlistener_dag("orders_replay", store="{1}", on_message=id)',
     ],
+    ids=["twice", "as a replay"],
 )
 def test_two_dags_of_one_name_in_a_file_are_refused(
     tmp_path: Path, urls: tuple[str, str], chain: str, text: str
