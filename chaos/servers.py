@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -224,13 +222,13 @@ class ServedRabbitMQ(Served):
 
     def fill(self, seconds: float) -> bool:
         """No more connections are let in, and those there were are closed."""
-        self._control("set_vhost_limits", '{"max-connections": 0}')
+        self.server.control("set_vhost_limits", '{"max-connections": 0}')
         try:
-            self._control("close_all_connections", "chaos")
+            self.server.control("close_all_connections", "chaos")
             refused = not self._lets_in()
             time.sleep(seconds)
         finally:
-            self._control("clear_vhost_limits")
+            self.server.control("clear_vhost_limits")
         return refused
 
     def missed_heartbeats(self) -> int:
@@ -246,13 +244,6 @@ class ServedRabbitMQ(Served):
         except (pika.exceptions.AMQPError, OSError):
             return False
         return True
-
-    def _control(self, *arguments: str) -> None:
-        environment = {**os.environ, **self.server._environment()}  # noqa: SLF001
-        places = (shutil.which(name) for name in ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl"))
-        program = next(filter(None, places))
-        command = [program, "--node", environment["RABBITMQ_NODENAME"], *arguments]
-        subprocess.run(command, env=environment, cwd=self.server.folder, capture_output=True, check=True, timeout=60)
 
     @property
     def pid(self) -> int:

@@ -85,6 +85,13 @@ class RabbitMQ(Server):
         """
         super().restart(how)
 
+    def control(self, *arguments: str) -> None:
+        """Runs rabbitmqctl."""
+        places = (shutil.which(name) for name in ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl"))
+        environment = {**os.environ, **self._environment()}
+        command = [next(filter(None, places)), "--node", environment["RABBITMQ_NODENAME"], *arguments]
+        subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, check=True, timeout=300)
+
     def remove(self) -> None:
         self.stop(signal.SIGKILL)
         if self._epmd is not None:

@@ -16,6 +16,7 @@ from mutants.guards import (
     identity,
     listener,
     memory,
+    outages,
     pipeline,
     rabbitmq,
     servicebus,
@@ -29,6 +30,7 @@ from mutants.guards import (
 GUARDS: tuple[Guard, ...] = (
     *memory.GUARDS,
     *sql.GUARDS,
+    *outages.GUARDS,
     *rabbitmq.GUARDS,
     *servicebus.GUARDS,
     *listener.GUARDS,

@@ -289,6 +289,13 @@ GUARDS = (
         f"{_REPLAYED}test_a_rate_that_no_clock_can_keep_is_refused_before_a_message_is_held[1e-320]",
     ),
     guard(
+        "no XCom tells the scheduler which tasks to skip",
+        "airflow/operators/select.py",
+        "    inherits_from_skipmixin = False\n",
+        "",
+        f"{_OBSERVED}test_the_scheduler_asks_no_xcom_of_a_pipeline_which_tasks_to_skip",
+    ),
+    guard(
         "a task acts on names that `select` can have returned, and on nothing else",
         _XCOMS,
         "    if not isinstance(selected, list | tuple) or not all(\n",
@@ -336,5 +343,12 @@ GUARDS = (
         "        if connection_id != DEFAULT_CONNECTION:\n",
         "        if not connection_id:\n",
         f"{_DEFAULTS}test_a_connection_that_was_chosen_and_does_not_exist_is_named",
+    ),
+    guard(
+        "a store that takes nothing is not taken for a broker that is away",
+        _SENSOR,
+        "import ConfigurationError, SourceUnavailableError, UnsupportedError",
+        "import ConfigurationError, StoreUnavailableError as SourceUnavailableError, UnsupportedError",
+        f"{_SENSED}test_a_store_that_takes_nothing_is_not_taken_for_a_broker_that_is_away",
     ),
 )

@@ -21,6 +21,14 @@ _SESSIONS = "tests/unit/delivery/test_sessions.py::"
 _TAKEN_IN, _NEIGHBOURS = "tests/intake/test_intake.py::", "tests/intake/test_bad_neighbours.py::"
 
 GUARDS = (
+    guard(
+        "an error that says anything keeps no message from being dead-lettered",
+        "row.py",
+        'return None if text is None else text.replace("\\0", "\\N{REPLACEMENT CHARACTER}")',
+        "return text",
+        "tests/unit/delivery/test_odd_errors.py::"
+        "test_an_error_whose_text_holds_a_nul_keeps_no_message_from_being_dead_lettered[postgresql]",
+    ),
     # -- settling ----------------------------------------------------------------------------------------------
     guard(
         "what an interrupt leaves behind begins with nothing that would not be recorded",
@@ -238,6 +246,7 @@ GUARDS = (
         "        if error is None:\n",
         f"{_CRASHES}test_a_replay_in_the_task_that_loses_the_database_blames_nobody[sqlite]",
         f"{_CRASHES}test_an_exception_that_ends_a_replay_is_no_death_however_often",
+        "tests/unit/executors/test_alone.py::test_a_work_directory_that_is_away_for_many_runs_is_no_death_of_any_message",
     ),
     guard(
         "a message of which a worker of this run died is not tried again in it",

@@ -51,4 +51,11 @@ GUARDS = (
         "tests/unit/listener/test_forks.py::"
         "test_a_try_that_stayed_in_the_parent_does_not_keep_a_breaker_open_in_a_forked_process",
     ),
+    guard(
+        "a forked process has a connection to Service Bus of its own",
+        "stores/servicebus/store.py",
+        "        self._set_up()\n        start_over_after_fork(self)\n",
+        "        self._set_up()\n",
+        "tests/bus/test_forks.py::test_the_store_on_service_bus_connects_for_itself_in_a_child",
+    ),
 )

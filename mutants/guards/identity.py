@@ -9,6 +9,14 @@ _APART = f"{_IDENTITY}test_the_ledger_keeps_messages_of_two_tables_apart[sqlite]
 
 GUARDS = (
     guard(
+        "dead letters do not come back as messages",
+        "delivery/batch.py",
+        "        self._holding.ask(self._stores.dead_letters, lambda _: self._stores.require_apart())\n",
+        "",
+        "tests/unit/delivery/test_identity.py::"
+        "test_dead_letters_in_the_pipelines_own_table_by_another_name_of_its_place_are_refused[sqlite]",
+    ),
+    guard(
         "each table has an identity of its own",
         "stores/sql/schema.py",
         "server_default=random_hex(16)",
@@ -22,6 +30,14 @@ GUARDS = (
         'plain = f"{store}/{name}"',
         "plain = f\"{store}/{name.rpartition('/')[2]}\"",
         f"{_IDENTITY}test_two_databases_with_the_same_store_share_a_dead_letter_store_and_each_keeps_its_own[sqlite]",
+    ),
+    guard(
+        "a settlement that is done again makes the same dead letter, and not a second one",
+        "failure.py",
+        "        id=dead_letter_id(store, copy.id),\n",
+        "        id=new_id(),\n",
+        "tests/unit/delivery/test_batch.py::"
+        "test_a_dead_lettering_that_dies_before_its_acknowledgement_is_completed_and_counted_once[sqlite]",
     ),
     guard(
         "the ledger knows messages of two tables from each other",

@@ -13,7 +13,7 @@ _ADVERSITY, _OUTCOMES, _LIFECYCLE = (
 _SUPERSEDING, _TWICE, _WAITING = (
     f"tests/unit/listener/test_{name}.py::" for name in ("superseding", "one_id_twice", "waiting")
 )
-_WAKE_UP = "tests/unit/listener/test_wake_up.py::"
+_WAKE_UP, _KILLED = (f"tests/unit/listener/test_{name}.py::" for name in ("wake_up", "killed"))
 _POISON, _HELD, _SERVICES = (f"tests/unit/listener/test_{name}.py::" for name in ("poison", "in_flight", "services"))
 
 GUARDS = (
@@ -248,5 +248,41 @@ GUARDS = (
         "UNLISTEN *",
         "LISTEN again",
         f"{_WAKE_UP}test_idle_connection_hears_nothing_that_nobody_reads",
+    ),
+    guard(
+        "what its store gives up comes to the dead-letter store that a listener was given",
+        _RUN,
+        "            self._outcomes.bring_dead()\n",
+        "            pass\n",
+        f"{_KILLED}test_what_a_store_gives_up_is_brought_to_the_dead_letter_store[sql]",
+    ),
+    guard(
+        "what its store gave up is finished only when its dead letter is there",
+        _SETTLING,
+        "                try:\n                    self._store_dead(dead, Delivery(message), error)\n",
+        "                try:\n                    self._store.finish_dead([message.id])\n"
+        "                    self._store_dead(dead, Delivery(message), error)\n",
+        f"{_KILLED}test_a_dead_letter_store_that_is_down_leaves_what_is_dead_where_it_is",
+    ),
+    guard(
+        "what waits for a retry in a SQL store is in nobody's hand",
+        _SETTLING,
+        "            self._store.rest(delivery.message, resting=True)\n",
+        "            pass\n",
+        f"{_KILLED}test_what_is_given_back_while_it_waits_is_forgiven_nothing",
+    ),
+    guard(
+        "the store knows that a message is in a handler's hand before it is",
+        _SETTLING,
+        "        if not delivery.is_resting:\n            return True\n",
+        "        if delivery:\n            return True\n",
+        f"{_KILLED}test_an_attempt_waits_while_the_store_cannot_be_told_of_it",
+    ),
+    guard(
+        "what was forgiven in advance is not forgiven twice",
+        _SETTLING,
+        "            with suppress(Exception):\n                self._store.rest(delivery.message, resting=False)\n",
+        "",
+        f"{_KILLED}test_what_is_given_back_while_it_waits_is_forgiven_nothing",
     ),
 )

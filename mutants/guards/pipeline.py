@@ -6,11 +6,29 @@ from mutants.guard import guard
 
 _CHAIN, _REPLAY, _FAILURE = "pipeline/chain.py", "pipeline/replay.py", "failure.py"
 _EXECUTION, _RUNNER = "pipeline/execution.py", "pipeline/runner.py"
+_LISTENER_IS_RETURNED = (
+    "tests/unit/invocation/test_returned.py::test_a_message_for_which_a_listener_is_returned_it_has_failed"
+)
 _HEADERS = "tests/unit/pipeline/test_headers_and_context.py::"
 _REPLAYS, _LISTENER = "tests/unit/pipeline/test_chain_replay.py::", "tests/unit/pipeline/test_replay_listener.py::"
 _FAILURES = "tests/unit/pipeline/test_chain_failures.py::"
 
 GUARDS = (
+    guard(
+        "a failure that is named by a number of another library is that of the message at that position",
+        "invocation/batch_result.py",
+        "if isinstance(key, Integral) and not isinstance(key, bool):",
+        "if type(key) is int:",
+        "tests/unit/pipeline/test_batch_destinations.py::test_a_position_of_numpys_is_a_position_and_no_id",
+    ),
+    guard(
+        "an error that is its own cause does not keep its batch for ever",
+        "invocation/interrupts.py",
+        "while cause is not None and id(cause) not in seen:",
+        "while cause is not None:",
+        "tests/unit/invocation/test_interrupts.py::"
+        "test_an_error_that_is_its_own_cause_fails_its_message_and_does_not_hang",
+    ),
     guard(
         "a replay knows what is done already",
         _CHAIN,
@@ -131,6 +149,7 @@ GUARDS = (
         "isgenerator(returned) or inspect.isasyncgen(returned) or _is_lazy(returned):",
         "isgenerator(returned) and returned is None:",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
+        f"{_LISTENER_IS_RETURNED}[generator]",
     ),
     guard(
         "a Future that was returned is no result",
@@ -138,6 +157,15 @@ GUARDS = (
         "    if isinstance(returned, _FUTURES):\n",
         "    if returned is _FUTURES:\n",
         "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed",
+        f"{_LISTENER_IS_RETURNED}[future of a thread]",
+    ),
+    guard(
+        "an exception that was returned is no result",
+        "invocation/invalid_return.py",
+        "    if isinstance(returned, BaseException):\n        return returned\n",
+        "",
+        "tests/unit/invocation/test_returned.py::test_a_destination_that_returns_it_has_failed[exception]",
+        f"{_LISTENER_IS_RETURNED}[exception]",
     ),
     guard(
         "a request that a client made, and nobody awaited, is no result",

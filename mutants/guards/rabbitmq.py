@@ -12,6 +12,35 @@ _ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when
 _ELSEWHERE = f"{_DYING}test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_there"
 
 GUARDS = (
+    guard(
+        "a queue that a policy limits refuses what does not fit, and drops nothing",
+        _TOPOLOGY,
+        'own = {"x-queue-type": queue_type, "x-overflow": "reject-publish"}',
+        'own = {"x-queue-type": queue_type}',
+        "tests/rabbitmq/test_limited.py::test_a_dead_letter_that_has_no_room_is_not_lost_nor_is_any_before_it[quorum]",
+    ),
+    # -- what a stranger says of a message holds up no other ---------------------------------------------------
+    guard(
+        "a time to live beyond all dates does not stop the queue",
+        _ENVELOPE,
+        "(message.scheduled_at or message.enqueued_at).timestamp() + message.time_to_live.total_seconds()",
+        "((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()",
+        f"{_STRANGERS}test_a_time_to_live_beyond_all_dates_holds_up_nobody[80000000000000.0]",
+    ),
+    guard(
+        "a count that is none does not stop the queue",
+        _ENVELOPE,
+        '_whole(self.headers.pop("x-delivery-count", 0) if counted else 0)',
+        'int(self.headers.pop("x-delivery-count", 0))',
+        f"{_STRANGERS}test_a_stranger_may_say_anything_about_how_often_it_was_delivered[classic-many]",
+    ),
+    guard(
+        "a classic queue's message is not dead for a count that its sender wrote",
+        _ENVELOPE,
+        '_whole(self.headers.pop("x-delivery-count", 0) if counted else 0)',
+        '_whole(self.headers.pop("x-delivery-count", 0))',
+        f"{_STRANGERS}test_a_stranger_may_say_anything_about_how_often_it_was_delivered[classic-4611686018427387904]",
+    ),
     # -- the next copy is there before this one is acknowledged ------------------------------------------------
     guard(
         "what is released is stored anew before it is acknowledged",

@@ -67,4 +67,18 @@ GUARDS = (
         "as_json(value)",
         "tests/unit/pipeline/test_failure_record.py::test_what_explains_a_failure_is_cut_and_the_content_is_not",
     ),
+    guard(
+        "the ledger is written in portions of bytes",
+        "stores/sql/dialects.py",
+        "            for portion in portions(part, _bytes_of):\n",
+        "            for portion in [part]:\n",
+        f"{_LARGE}test_the_ledger_is_written_in_portions_and_all_or_none",
+    ),
+    guard(
+        "what MariaDB takes in has room for its failure record",
+        "size_limit.py",
+        "        if self.at_once is not None:\n",
+        "        if self.at_once == 0:\n",
+        f"{_LARGE}test_the_largest_message_that_mariadb_accepts_can_be_moved_and_dead_lettered[letters]",
+    ),
 )

@@ -231,4 +231,19 @@ GUARDS = (
         "not new.is_file()",
         f"{_ARCHIVES}test_a_job_that_never_ran_had_no_session_or_was_ended_leaves_no_archive",
     ),
+    guard(
+        "an empty map is stored as an object and not as an array",
+        "spark/writer.py",
+        "        return {key: _plain(item, kind.item_type) for key, item in value}\n",
+        "        return {key: _plain(item, kind.item_type) for key, item in value} if value else value\n",
+        f"{_SOURCE}test_a_map_is_an_object_wherever_it_stands_be_it_empty_and_an_array_of_pairs_is_an_array",
+    ),
+    guard(
+        "what has failed before is not tried together with everything else",
+        "spark/bisection.py",
+        "size or (1 if any(map(self.has_failed, items)) else len(items))",
+        "size or len(items)",
+        "tests/unit/executors/test_bisection.py::"
+        "test_what_has_failed_before_is_tried_in_small_parts_first_and_says_nothing_about_the_others",
+    ),
 )

@@ -18,6 +18,28 @@ _LEDGERS, _BATCH = "tests/unit/delivery/test_ledger.py::", "tests/unit/delivery/
 _COLUMNS, _HEADERS = "stores/sql/header_columns.py", "tests/unit/stores/test_header_columns.py::"
 
 GUARDS = (
+    guard(
+        "nothing is accepted into a file that was removed",
+        "stores/sql/engine.py",
+        "if record.info[_FILE] != _file_at(place):",
+        "if record.info[_FILE] is place:",
+        "tests/unit/stores/test_sqlite_file.py::test_nothing_is_accepted_into_a_file_that_was_removed",
+    ),
+    guard(
+        "a relative file is the same wherever the process goes",
+        "stores/sql/store.py",
+        "self._url = url = anchored(url)",
+        "self._url = url",
+        "tests/unit/stores/test_sqlite_file.py::"
+        "test_a_relative_path_is_that_of_the_folder_in_which_the_store_was_opened",
+    ),
+    guard(
+        "a long life keeps no other message from expiring",
+        "stores/sql/claims.py",
+        "c.time_scheduled <= sa.literal(now, sa.BigInteger) - life",
+        "c.time_scheduled + c.time_to_live <= now",
+        "tests/unit/stores/test_sql_long_lives.py::test_a_long_life_keeps_no_other_message_from_expiring[postgresql]",
+    ),
     # -- settling ----------------------------------------------------------------------------------------------
     guard(
         "who holds a message by an older token settles nothing",

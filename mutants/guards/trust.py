@@ -224,6 +224,28 @@ GUARDS = (
         f"{_SPARK}test_class_archive.py::test_an_archive_that_another_user_may_have_put_there_is_not_run",
     ),
     guard(
+        "a Spark that is one process lets nobody in",
+        "airflow/operators/spark.py",
+        "        self.conf = {**settings_of(master), **(self.conf or {})}\n",
+        "",
+        "tests/unit/airflow_parts/test_defaults.py::test_only_a_spark_that_is_one_process_is_told_to_let_nobody_in",
+    ),
+    guard(
+        "a stranger on the network is given no block of a Spark that is one process",
+        "spark/submit/master.py",
+        '{"spark.authenticate": "true"} if alone else {}',
+        "{} if alone else {}",
+        "tests/spark/test_bystanders.py::test_a_stranger_on_the_network_is_given_no_block",
+    ),
+    guard(
+        "what Spark keeps on the disk of this machine is its user's alone",
+        "spark/submit/job.py",
+        "class_archive(options=scratch) as start",
+        "class_archive() as start",
+        "tests/spark/test_bystanders.py::"
+        "test_what_a_job_keeps_on_the_disk_another_user_cannot_read_and_it_goes_with_the_job",
+    ),
+    guard(
         "another user's zip of code is not sent to executors",
         "spark/submit/py_files.py",
         "    make_private_folder(folder)\n",

@@ -180,6 +180,12 @@ def refuse_bad_text(name: str, text: str) -> None:
         raise UnstorableContentError(f"a message's {name} {fault}")
 
 
+def explanation(text: str | None) -> str | None:
+    """A reason or description of a dead letter, which people read, as every database can keep it: an error's text may
+    quote anything, and must not keep its message from being dead-lettered."""
+    return None if text is None else text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def is_keepable(text: str) -> bool:
     """Whether databases can hold these characters at all: PostgreSQL takes no NUL, none of them a lone surrogate."""
     return "\0" not in text and is_unicode(text)

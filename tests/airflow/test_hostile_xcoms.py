@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from airflow.providers.standard.utils.skipmixin import XCOM_SKIPMIXIN_KEY
 
 from demo.airflow_api import wait_until
 from demo.pipeline import OrdersPipeline
@@ -17,7 +18,11 @@ from homing.airflow import links, xcoms
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 
-KEYS = (*sorted(xcoms.READ), xcoms.PLAN, links.MessagesLink().xcom_key, links.SparkLink().xcom_key)
+KEYS = (
+    *(*sorted(xcoms.READ), xcoms.PLAN),
+    *(link().xcom_key for link in (links.MessagesLink, links.SparkLink, links.ReplayLink)),
+    XCOM_SKIPMIXIN_KEY,  # what Airflow's scheduler reads, of tasks that may skip others
+)
 #: What stands in Airflow's column for one task after the other, and the note that comes of it.
 COLUMNS: dict[str, str | None] = {
     json.dumps({"store": "env:AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}): None,
@@ -36,6 +41,8 @@ COLUMNS: dict[str, str | None] = {
     "{": None,
     json.dumps("'; drop table dag_run; --"): "'; drop table dag_run; --",
     json.dumps("<script>alert(1)</script>"): "<script>alert(1)</script>",
+    json.dumps({"skipped": [f"after_{number}" for number in range(18)]}): None,
+    json.dumps({"followed": []}): None,
 }
 
 
@@ -45,14 +52,16 @@ def test_the_scheduler_goes_on_after_every_xcom_and_a_task_that_was_lied_to_says
     scheduler = airflow.pid("scheduler")
     run_id = airflow.trigger("hostile")  # it waits: the DAG is paused
     for number in range(len(COLUMNS)):
-        path = f"/dags/hostile/dagRuns/{quote(run_id)}/taskInstances/forged_{number}/xcomEntries"
-        for key in KEYS:
-            airflow.api("POST", path, {"key": key, "value": "forged"})
+        for task in (f"forged_{number}", f"approved_{number}"):
+            path = f"/dags/hostile/dagRuns/{quote(run_id)}/taskInstances/{task}/xcomEntries"
+            for key in KEYS:
+                airflow.api("POST", path, {"key": key, "value": "forged"})
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60)) as metadata, metadata:
         for number, column in enumerate(COLUMNS):
             # Past Airflow's API, which takes less than its database.
             metadata.execute(
-                "update xcom set value = ? where dag_id = 'hostile' and task_id = ?", (column, f"forged_{number}")
+                "update xcom set value = ? where dag_id = 'hostile' and task_id in (?, ?)",
+                (column, f"forged_{number}", f"approved_{number}"),
             )
 
     airflow.unpause("hostile")
@@ -70,6 +79,7 @@ def test_the_scheduler_goes_on_after_every_xcom_and_a_task_that_was_lied_to_says
     tasks = {task["task_id"]: task for task in airflow.task_instances("hostile", run_id)}
     notes = {number: tasks[f"forged_{number}"]["note"] for number in range(len(COLUMNS))}
     assert notes == dict(enumerate(COLUMNS.values()))
+    assert {tasks[f"after_{number}"]["state"] for number in range(len(COLUMNS))} == {"success"}
     assert (airflow.pid("scheduler"), airflow.health()["scheduler"]["status"]) == (scheduler, "healthy")
     assert tasks["replay"]["state"] == "failed"
     assert "is not a list of message names" in airflow.task_log("hostile", run_id, "replay")

@@ -143,6 +143,10 @@ def _delivered(airflow: AirflowStack, server: PostgreSQL, name: str) -> AuditRep
         return books if books.total.waiting == 0 and replays and not {"queued", "running"} & {*replays} else None
 
     books = wait_until(settled, timeout=900, what=lambda: f"{name} to be settled", every=2)
+    # By hand and at a rate: in the process of the task itself.
+    again = airflow.trigger(f"{name}_replay", {"destination": "crm", "rate": 100, "reason": "once more"})
+    airflow.wait_for_run(f"{name}_replay", again, {"failed"}, timeout=600)
+    assert "still fail" in airflow.task_log(f"{name}_replay", again, "replay")
     airflow.unpause(name, paused=True)
     return books
 

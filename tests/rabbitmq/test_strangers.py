@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pika
 import pytest
 
 from homing import Message, open_store
+from homing.errors import UnstorableContentError
 from homing.store import UNREADABLE
 from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq.conftest import drain, take
@@ -199,3 +200,38 @@ def test_ids_and_properties_too_long_for_amqp_survive(
     got = take(store)
 
     assert (got.id, got.correlation_id, got.reply_to) == (sent.id, sent.correlation_id, sent.reply_to)
+
+
+@pytest.mark.parametrize("count", ["many", {"n": 1}, -5, 2**62])
+@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+def test_a_stranger_may_say_anything_about_how_often_it_was_delivered(
+    open_one: Callable[..., RabbitStore], channel: Any, name: str, queue_type: str, count: Any
+) -> None:
+    store = open_one(queue_type=queue_type)
+    assert store.retrieve() is None
+    channel.basic_publish("", name, b"x", pika.BasicProperties(headers={"x-delivery-count": count}))
+    store.store("good")
+
+    messages = drain(store, 2)
+
+    assert [(message.content, message.delivery_count) for message in messages] == [("x", 1), ("good", 1)]
+
+
+@pytest.mark.parametrize("seconds", [8e13, -8e13])
+def test_a_time_to_live_beyond_all_dates_holds_up_nobody(
+    store: RabbitStore, channel: Any, name: str, seconds: float
+) -> None:
+    assert store.retrieve() is None
+    envelope = f'{{"time_to_live": {seconds}}}'
+    properties = pika.BasicProperties(message_id="m1", type="homing/text/0", headers={"homing-envelope": envelope})
+    channel.basic_publish("", name, b"x", properties)
+    store.store("good")
+
+    assert [message.content for message in drain(store, 1 if seconds < 0 else 2)][-1] == "good"
+    assert store.retrieve() is None
+
+
+@pytest.mark.parametrize("life", [timedelta.max, timedelta(days=999_999_999), timedelta.min])
+def test_a_time_to_live_that_no_store_can_count_is_refused(store: RabbitStore, life: timedelta) -> None:
+    with pytest.raises(UnstorableContentError, match="out of range"):
+        store.store(Message("m1", "x", time_to_live=life))

@@ -65,10 +65,12 @@ INDEXES = ("-2", "0", "7", "2147483648", "9" * 30, "1e3", "x", "%00", "", "-1.5"
 NAMES = ("dag_id", "run_id", "task_id")
 
 
-def target(dag: str, *, run: str | None = None, task: str = "settle", index: str | None = None) -> str:
-    """The page of a task."""
+def target(
+    dag: str, *, run: str | None = None, task: str = "settle", index: str | None = None, path: str = "/homing/messages"
+) -> str:
+    """The page of a task, or another route about it."""
     at = "" if index is None else f"&map_index={index}"
-    return f"/homing/messages?dag_id={dag}&run_id={run or f'{dag}_run'}&task_id={task}{at}"
+    return f"{path}?dag_id={dag}&run_id={run or f'{dag}_run'}&task_id={task}{at}"
 
 
 #: Places of the own DAG that do not exist: the same answer for each.

@@ -11,11 +11,14 @@ from homing.airflow.plugin import HomingPlugin, messages_page
 from tests.trust.conftest import EVIL, MARKS, Trial
 from tests.trust.expectations import (
     DAGS,
+    FAB_USERS,
     INDEXES,
     METHODS,
     NOT_THERE,
     PAGE,
     ROUTES,
+    SIMPLE_USERS,
+    STRANGERS,
     WRITERS,
     target,
     with_tricks,
@@ -38,6 +41,10 @@ def test_every_route_of_the_plugin_has_its_place_in_the_table() -> None:
     found = {(method, path) for path, route in mounted.items() for method in route.methods or ()}
 
     assert found == set(ROUTES)
+    everybody = {"SimpleAuth": {*SIMPLE_USERS, *STRANGERS}, "FAB": {*FAB_USERS, *STRANGERS}}
+    for tables in ROUTES.values():
+        assert {auth: set(table) for auth, table in tables.items()} == everybody
+        assert all(set(seen) == set(DAGS) for table in tables.values() for seen in table.values())
     # Whatever else a plugin can add to the API server has none of these checks.
     others = ("flask_blueprints", "appbuilder_views", "appbuilder_menu_items", "fastapi_root_middlewares",
               "external_views", "react_apps", "global_operator_extra_links", "operator_extra_links")  # fmt: skip
@@ -51,21 +58,23 @@ def routes(app: dict[str, Any]) -> list[Route]:
 
 
 def test_each_role_sees_of_each_dag_what_the_table_says_and_no_more(server: Trial) -> None:
-    answers = {
-        (who, dag): server.ask(server.token(who), "GET", target(dag)) for who in PAGE[server.auth] for dag in DAGS
-    }
+    for (method, path), tables in ROUTES.items():
+        table = tables[server.auth]
+        answers = {
+            (who, dag): server.ask(server.token(who), method, target(dag, path=path)) for who in table for dag in DAGS
+        }
 
-    got = {who: {dag: answers[who, dag].status for dag in DAGS} for who in PAGE[server.auth]}
-    assert got == PAGE[server.auth]
-    for (who, dag), answer in answers.items():
-        assert answer.headers | HEADERS == answer.headers, (who, dag)
-        assert (MARKS["own"] in answer.body) == (answer.status == 200 and dag == "own"), (who, dag)
-        assert (MARKS["other"] in answer.body) == (answer.status == 200 and dag == "other"), (who, dag)
-        assert "content of" not in answer.body
-    for who in PAGE[server.auth]:
-        refused = {answers[who, dag].body for dag in DAGS if got[who][dag] in (401, 403)}
-        unknown = {answers[who, dag].body for dag in DAGS if got[who][dag] == 404}
-        assert (len(refused) <= 1, len(unknown) <= 1) == (True, True), "the answer tells which of them exist"
+        got = {who: {dag: answers[who, dag].status for dag in DAGS} for who in table}
+        assert got == table
+        for (who, dag), answer in answers.items():
+            assert answer.headers | HEADERS == answer.headers, (who, dag)
+            assert (MARKS["own"] in answer.body) == (answer.status == 200 and dag == "own"), (who, dag)
+            assert (MARKS["other"] in answer.body) == (answer.status == 200 and dag == "other"), (who, dag)
+            assert "content of" not in answer.body
+        for who in table:
+            refused = {answers[who, dag].body for dag in DAGS if got[who][dag] in (401, 403)}
+            unknown = {answers[who, dag].body for dag in DAGS if got[who][dag] == 404}
+            assert (len(refused) <= 1, len(unknown) <= 1) == (True, True), "the answer tells which of them exist"
 
 
 def test_a_cookie_counts_like_a_token_and_a_wrong_one_like_none(server: Trial) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from homing.airflow.pipeline_config import PipelineConfig, batch_id
 from homing.delivery import open_pipeline_stores
 from homing.delivery.operations import CLEAR, REPLAY, RETRY, ApprovalRule, Operator, declare, named
@@ -113,6 +115,21 @@ def note_clear(pipeline: PipelineConfig, context: Any) -> None:
     event = OperationEvent(operation, BEGUN, CLEAR, _CLEARED, _VIA, selection={"batch": pipeline.run_key(context)})
     with open_pipeline_stores(*pipeline.urls()) as stores:
         stores.store.operations().append(event)
+
+
+def require_allowed(store: PipelineStore, pipeline: PipelineConfig, context: Any, failed: int) -> None:
+    """Writes down that a run which was cleared takes up again so many messages that failed in it.
+
+    Raises AirflowFailException where the rule for replays has no room for them: only the DAG of the replays asks.
+    """
+    rule, cleared = approval_rule(pipeline), _clears(context)
+    if rule is None or not cleared or not failed:
+        return
+    key = pipeline.run_key(context)
+    operation = batch_id(context["dag"].dag_id, context["run_id"], f"cleared {cleared}, replayed")
+    event = OperationEvent(operation, BEGUN, REPLAY, _CLEARED, _VIA, messages=failed, selection={"batch": key})
+    if not store.operations().append_within(event, rule.above, rule.window):
+        raise AirflowFailException(f"{failed} messages failed in batch {key}, and {rule.refusal}")
 
 
 def _clears(context: Any) -> int:

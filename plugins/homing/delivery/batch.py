@@ -81,6 +81,7 @@ class Batch:
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
         self._require_rights()
+        self._holding.ask(self._stores.dead_letters, lambda _: self._stores.require_apart())
         held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease, partitions=partitions)
         self._try_move_dead()
         return held.size if held else 0
@@ -215,6 +216,18 @@ class Batch:
         It asks the store: so a settlement that died half-way and is done again gets the right number, too.
         """
         return len(self._stores.failures.view.present([ref.name for ref in self.unfinished(self.run_id)]))
+
+    def set_aside(self) -> set[MessageRef]:
+        """The messages of this batch that wait in the failure store, or are dead letters: a run that claims again takes
+        them up."""
+        unfinished = self.unfinished(self.run_id)
+
+        def kept(store: PipelineStore) -> set[MessageRef]:
+            copies = {self._holding.id_in(store, ref.name): ref for ref in unfinished}
+            return {copies[copy_id] for copy_id in store.view.present(copies)}
+
+        places = self._stores.failures, self._stores.dead_letters
+        return {ref for store in places for found in self._holding.ask(store, kept) for ref in found}
 
     def _try_move_dead(self) -> None:
         """Moves dead messages if that is possible now. An error is only logged: the run must not stop for them."""

@@ -28,6 +28,12 @@ class PipelineStores:
         `known` ones these are, has it, or one of its tables took it in. Others may have stores of the same names."""
         return ref in known or (bool(ref.table_id) and ref.table_id in (self.store.identity, self.failures.identity))
 
+    def require_apart(self) -> None:
+        """Raises ConfigurationError if dead letters would come back as messages: two URLs may lead to one table, as two
+        names of one server do. Asks the databases."""
+        if self.dead_letters.identity and self.dead_letters.identity in (self.store.identity, self.failures.identity):
+            raise _not_apart(self.dead_letters)
+
     def hold_copies(self, store: PipelineStore) -> bool:
         """Whether settlements write what lies in this store: copies of messages, as records of their failures."""
         return store is not self.store
@@ -45,10 +51,7 @@ def open_pipeline_stores(store_url: str, dead_letter_url: str, *, read_only: boo
         _open(dead_letter_url, "dead-letter store", read_only) as dead_letters,
     ):
         if dead_letters.place in (store.place, failures.place):
-            raise ConfigurationError(
-                f"the dead-letter store {dead_letters.name!r} is also the pipeline's store or failure store: "
-                "give it a name of its own, such as ?store=dead_letters"
-            )
+            raise _not_apart(dead_letters)
         yield PipelineStores(store, failures, dead_letters, store.ledger())
 
 
@@ -57,3 +60,10 @@ def _open(url: str, role: str, read_only: bool) -> PipelineStore:
     if not is_pipeline_store(opened):
         raise ConfigurationError(f"the {role} of a pipeline needs the ability {PIPELINE!r}, which only SQL stores have")
     return opened
+
+
+def _not_apart(dead_letters: PipelineStore) -> ConfigurationError:
+    return ConfigurationError(
+        f"the dead-letter store {dead_letters.name!r} is also the pipeline's store or failure store: "
+        "give it a name of its own, such as ?store=dead_letters"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from homing.invocation.invalid_return import find_return_fault
@@ -16,7 +17,8 @@ from homing.invocation.invalid_return import find_return_fault
 class PartialFailure(Exception):
     """`raise PartialFailure({3: error})`: these messages of the batch failed, all others succeeded.
 
-    Keys are positions in the batch or message ids, values are exceptions or texts.
+    Keys are positions in the batch, which are whole numbers of any library, or message ids. Values are exceptions or
+    texts.
     """
 
     def __init__(self, failed: Mapping[int | str, BaseException | str]) -> None:
@@ -60,13 +62,20 @@ def read_partial(failure: PartialFailure, ids: Sequence[str]) -> list[Answer]:
     """One answer per message; raises BatchAnswerError where it names a message that is not in the batch."""
     answers = [Answer()] * len(ids)
     for key, reason in failure.failed.items():
-        # Two messages may have one id: then both are meant, because no more is known.
-        named = [key] if type(key) is int else [place for place, message_id in enumerate(ids) if message_id == str(key)]
-        if not named or not 0 <= named[0] < len(ids):
+        named = _places_of(key, ids)
+        if not named:
             raise BatchAnswerError(f"it named {key!r} as failed, which is not in the batch of {len(ids)} messages")
         for place in named:
             answers[place] = Answer(error=reason if isinstance(reason, BaseException) else RuntimeError(str(reason)))
     return answers
+
+
+def _places_of(key: object, ids: Sequence[str]) -> list[int]:
+    # NumPy's and pandas' whole numbers are positions like others: taken for ids, they would blame another message.
+    if isinstance(key, Integral) and not isinstance(key, bool):
+        return [int(key)] if 0 <= key < len(ids) else []
+    # Two messages may have one id: then both are meant, because no more is known.
+    return [place for place, message_id in enumerate(ids) if message_id == str(key)]
 
 
 _RULE = "a handler of batches returns None, or a list with one result or exception per message"

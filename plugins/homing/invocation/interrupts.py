@@ -19,9 +19,11 @@ def is_user_interrupt(error: BaseException) -> bool:
         return False
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     cause: BaseException | None = error
-    while cause is not None:
+    seen = set[int]()
+    while cause is not None and id(cause) not in seen:  # `raise error from error` makes it its own cause
         if isinstance(cause, KeyboardInterrupt) or _ran_through(cause, codes):
             return True
+        seen.add(id(cause))
         cause = cause.__cause__
     return False
 

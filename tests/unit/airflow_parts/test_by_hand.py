@@ -10,10 +10,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, DagRunTriggerException
 
-from homing.airflow import PipelineConfig, ReplayOperator, SelectOperator, SettleOperator
+from homing.airflow import PipelineConfig, ReplayOperator, SelectOperator, SettleOperator, StoreSensor
 from homing.airflow.operators.select import ApproveReplayOperator
 from homing.airflow.operators.spark import ProcessOperator
-from homing.delivery import PipelineStores
+from homing.delivery import Batch, PipelineStores
 from homing.delivery.operations import CLEAR, REPLAY, ApprovalRule, read_operations, rule_of
 from tests.unit.airflow_parts.conftest import FakeTask
 from tests.unit.delivery.conftest import Pipeline, names
@@ -284,6 +284,64 @@ def test_messages_that_were_slipped_in_are_not_replayed(
 
     with pytest.raises(AirflowFailException, match="not approved"):
         replay(held, ids, context)
+
+
+@pytest.fixture
+def refused(pipeline: Pipeline) -> list[str]:
+    """The names of three messages that failed in the run `run` of the DAG `orders`."""
+    batch, ids = pipeline.claimed("orders/run", 1, 2, 3)
+    for message_id in ids:
+        pipeline.failed("orders/run", message_id, "crm")
+    batch.settle()
+    return names(pipeline.stores, ids)
+
+
+def clear(spec: PipelineConfig, clears: int = 1) -> int:
+    """That run is cleared; how many messages it holds then."""
+    task = FakeTask("run", "orders")
+    task.context["dag_run"].clear_number = clears
+    claimed: dict[str, int] = StoreSensor(task_id="listen", pipeline=spec).execute(task.context)
+    return claimed["messages"]
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_cleared_run_replays_no_more_than_may_be_replayed_unasked(
+    held: PipelineConfig, stores: PipelineStores, refused: list[str], dead: bool
+) -> None:
+    if dead:
+        Batch(stores, "refused", ["lake", "crm"]).reject(refused)
+
+    with pytest.raises(AirflowFailException, match=r"3 messages failed in batch orders/run, .* need an approval"):
+        clear(held)
+
+    place = stores.dead_letters if dead else stores.failures
+    assert place.count()["available"] == 3
+    assert read_operations(stores.store) == []
+
+
+def test_what_a_cleared_run_replays_counts_once_for_each_clear(
+    held: PipelineConfig, stores: PipelineStores, refused: list[str], asked: list[str]
+) -> None:
+    roomy = replace(held, approve_replays_above=5)
+    assert [clear(roomy), clear(roomy)] == [3, 3]  # its task is tried again
+    Batch(stores, "orders/run", ["lake", "crm"]).settle()
+
+    with pytest.raises(AirflowFailException, match="need an approval"):
+        clear(roomy, clears=2)
+    approval(roomy, refused).execute(run("r1"))
+
+    assert asked == ["Replay 3 messages of orders?"]
+    first, *_ = read_operations(stores.store)
+    assert (first.what, first.messages) == (REPLAY, 3)
+
+
+def test_a_run_that_is_cleared_before_anything_failed_goes_on(
+    held: PipelineConfig, stores: PipelineStores, pipeline: Pipeline
+) -> None:
+    pipeline.claimed("orders/run", 1, 2, 3)
+
+    assert clear(held) == 3
+    assert read_operations(stores.store) == []
 
 
 def test_the_command_line_learns_the_rule_before_anything_fails(

@@ -87,6 +87,35 @@ def test_without_a_connection_spark_runs_on_this_machine_and_the_log_says_so(  #
     assert "yarn" not in log
 
 
+@pytest.mark.parametrize(
+    ("master", "options", "told"),
+    [
+        ("local[2]", {}, ["spark.authenticate=true"]),
+        ("local[2]", {"spark_conf": {"spark.authenticate": "false"}}, ["spark.authenticate=false"]),
+        ("local-cluster[1,1,512]", {}, []),
+        ("spark://master:7077", {}, []),
+    ],
+)
+def test_only_a_spark_that_is_one_process_is_told_to_let_nobody_in(  # noqa: PLR0917
+    pipeline: Pipeline,
+    chain: str,
+    urls: tuple[str, str],
+    tmp_path: Path,
+    submitted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    options: dict[str, Any],
+    told: list[str],
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
+    # Executors elsewhere could not open a SQLite file, which is not what this is about.
+    monkeypatch.setattr("homing.airflow.operators.spark.PipelineJobOperator._bring_code", lambda *_: None)
+    deliver(pipeline, chain, urls, tmp_path, **options)
+
+    argv = json.loads(submitted.read_text())["argv"]
+    assert [part for part in argv if part.startswith("spark.authenticate")] == told
+
+
 def test_a_connection_that_was_chosen_and_does_not_exist_is_named(
     pipeline: Pipeline, chain: str, urls: tuple[str, str], tmp_path: Path, submitted: Path
 ) -> None:

@@ -172,6 +172,17 @@ def test_what_airflow_serializes_of_a_pipeline_says_which_stores_each_task_has(
     assert said == {PipelineReference(tuple(FLOWS), urls[0], "shop_dead")}
 
 
+def test_the_scheduler_asks_no_xcom_of_a_pipeline_which_tasks_to_skip(chain: str, urls: tuple[str, str]) -> None:
+    """It asks one of each task that may skip others, believes it, and gives up the run over one it cannot read."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    dags = delivery_dag("orders", chain=chain, store=urls[0], dead_letter_store=urls[1], approve_replays_above=1)
+    tasks = [task for dag in dags for task in DagSerialization.from_dict(DagSerialization.to_dict(dag)).tasks]
+
+    assert {"approve", "replay", "listen", "settle"} <= {task.task_id for task in tasks}
+    assert [task.task_id for task in tasks if task.inherits_from_skipmixin] == []
+
+
 def test_a_replay_leaves_the_ids_it_is_about_and_no_store(spec: PipelineConfig) -> None:
     batch, replay = FakeTask(), FakeTask()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE
+from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE, Command
 from homing.cli.commands import COMMANDS
 from tests.unit.cli.conftest import CHAIN, Shell
 
@@ -39,9 +39,12 @@ def test_the_page_has_every_exit_code() -> None:
     ]
 
 
-def test_whatever_changes_something_has_a_dry_run() -> None:
-    changing = {"init", "send", "replay", "dead-letter", "purge", "forget", "bench-claim"}
+def test_whatever_changes_something_has_a_dry_run_and_says_why() -> None:
+    recorded = {"init", "replay", "dead-letter", "purge", "forget"}
 
-    assert changing == {
-        command.name for command in COMMANDS if any("--dry-run" in each.flags for each in command.arguments)
-    }
+    assert {command.name for command in COMMANDS if has(command, "--dry-run")} == recorded | {"send", "bench-claim"}
+    assert {command.name for command in COMMANDS if has(command, "--reason")} == recorded
+
+
+def has(command: Command, flag: str) -> bool:
+    return any(flag in each.flags for each in command.arguments)

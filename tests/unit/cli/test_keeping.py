@@ -84,3 +84,13 @@ def test_bench_claim_measures_in_a_store_of_its_own_and_leaves_it_empty(homing: 
     with stores.store.sibling("bench") as bench:
         assert sum(bench.count().values()) == 0
     assert stores.store.count()["available"] == 1
+
+
+def test_bench_claim_touches_no_message_of_a_pipeline_that_is_called_so(homing: Shell, stores: PipelineStores) -> None:
+    with stores.store.sibling("bench") as bench:
+        bench.store("of a pipeline")
+
+        answer = homing("bench-claim", "--messages", "5")
+
+        assert (answer.code, "holds 1 messages" in answer.err) == (2, True)
+        assert bench.count()["available"] == 1

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from homing import Message
 from homing.delivery.failures import read_failures
 from homing.delivery.status import message_status
+from homing.errors import ConfigurationError
 from homing.ledger import DELIVERED, FAILED, Entry
 from homing.message import MessageRef
 from homing.stores.sql import SqlStore
@@ -229,3 +230,21 @@ def test_an_id_that_looks_like_the_name_of_another_message_takes_no_ones_place(s
 
     assert sorted(map(str, bodies(shop.stores.failures))) == ["forged", "v1"]
     assert shop.books().balanced
+
+
+def test_dead_letters_in_the_pipelines_own_table_by_another_name_of_its_place_are_refused(
+    tmp_path: Path, database: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    same = database.replace("127.0.0.1", "localhost").replace(f"{tmp_path}/", f"{tmp_path}/link/")
+    assert same != database
+    for name in ("orders", "orders_failures"):
+        with opened(f"{database}?store=orders", f"{same}?store={name}") as shop:
+            shop.stores.store.store("a")
+
+            with pytest.raises(ConfigurationError, match="is also the pipeline's store or failure store"):
+                shop.batch("run").claim(1)
+
+            assert shop.stores.store.count()["available"], "nothing was claimed"
+    with opened(f"{database}?store=orders", f"{same}?store=dead") as shop:
+        assert shop.batch("run").claim(9) == 2

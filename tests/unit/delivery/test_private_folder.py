@@ -11,11 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from homing import open_store
 from homing.delivery.private_folder import make_private_folder
 from homing.delivery.work_files import LocalFiles, WorkDir
 from homing.errors import WorkDirError
 from homing.ledger import Ledger
 from homing.spark.submit.class_archive import class_archive
+from homing.spark.submit.py_files import build_py_files
 
 NOBODY = 65534
 
@@ -115,6 +117,8 @@ def test_a_folder_that_another_user_made_first_is_refused(shared: Path, ledger: 
             WorkDir(str(place), LocalFiles(), ledger).new_output("run", "owner")
         with pytest.raises(WorkDirError), class_archive(place):
             pass
+        with pytest.raises(WorkDirError):
+            build_py_files(place)
 
 
 @as_root
@@ -138,3 +142,30 @@ def test_what_a_run_leaves_in_a_shared_folder_another_user_cannot_read_or_replac
     assert (read.stdout, "Permission denied" in read.stderr) == ("", True)
     assert replace.returncode != 0
     assert Path(output).read_text() == "what a message says"
+
+
+@as_root
+def test_the_code_that_is_sent_to_executors_another_user_cannot_read_or_replace(shared: Path) -> None:
+    code = build_py_files(shared / "code")
+
+    read, replace = as_nobody("cat", str(code)), as_nobody("cp", "/dev/null", str(code))
+
+    assert (read.stdout, "Permission denied" in read.stderr, replace.returncode != 0) == ("", True, True)
+    assert build_py_files(shared / "code") == code
+    assert code.stat().st_size > 0
+
+
+@as_root
+def test_a_sqlite_file_that_a_store_makes_in_a_shared_folder_another_user_cannot_read_or_replace(shared: Path) -> None:
+    with open_store(f"sqlite:///{shared}/inbox.db?store=orders") as store:
+        store.store("what a message says")
+        files = sorted(shared.iterdir())
+
+        read = [as_nobody("cat", str(file)) for file in files]
+        replace = [as_nobody("mv", str(file), f"{file}.old") for file in files]
+
+        assert [file.name for file in files] == ["inbox.db", "inbox.db-shm", "inbox.db-wal"]
+        assert {each.stdout for each in read} == {""}
+        assert all("Permission denied" in each.stderr for each in read)
+        assert all(each.returncode for each in replace)
+        assert store.count()["available"] == 1

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time.timeout import timeout as airflow_timeout
 
 from homing import ExecutionError, HandlerChain, Message, destination, processor
+from homing.invocation import interrupts
 from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import MessageContext
 from tests.flows import deliver_many
@@ -135,3 +136,20 @@ def test_in_another_thread_nothing_is_an_interrupt() -> None:
     thread.join()
     assert found == [False]
     assert is_user_interrupt(KeyboardInterrupt())
+
+
+def test_an_error_that_is_its_own_cause_fails_its_message_and_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[BaseException] = []
+
+    def look(error: BaseException, _codes: object) -> bool:
+        looked_at.append(error)
+        assert len(looked_at) < 100, "it goes round for ever"
+        return False
+
+    def work() -> None:
+        error = ValueError("no good")
+        raise error from error
+
+    monkeypatch.setattr(interrupts, "_ran_through", look)
+    with chain_of("crm", work) as chain, pytest.raises(ExecutionError, match="no good"):
+        chain.execute(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pydantic
 import pytest
 
@@ -98,6 +99,25 @@ def test_partial_failure_names_messages_by_position_or_id(key: Any) -> None:
     ended = delivered(chain_to(lake), 1, 2, 3)
     assert states(ended) == [DELIVERED, "failed", DELIVERED]
     assert "no such customer" in str(ended[1].error)
+
+
+def test_a_position_of_numpys_is_a_position_and_no_id() -> None:
+    @destination(batch=10)
+    def lake(ctxs: Any) -> Any:
+        raise PartialFailure({np.int64(0): "no such customer"})
+
+    numbered = [MessageContext(Message(message_id, message_id)) for message_id in ("1", "0")]
+    ended = deliver_many(chain_to(lake).flows[0], numbered)
+    assert [ended[0].state, ended[1].state] == ["failed", DELIVERED]
+
+
+@pytest.mark.parametrize("key", [9, -1, np.int64(9), True, 1.0, None])
+def test_failure_named_by_what_is_neither_position_nor_id_fails_the_batch(key: Any) -> None:
+    @destination(batch=10)
+    def lake(ctxs: Any) -> Any:
+        raise PartialFailure({key: "?"})
+
+    assert states(delivered(chain_to(lake), 1, 2)) == ["failed", "failed"]
 
 
 def test_only_what_failed_is_tried_again() -> None:
@@ -201,14 +221,6 @@ def test_rubbish_returned_for_a_batch_fails_all_of_it_and_delivers_nothing_again
     assert states(ended) == ["failed", "failed"]
     assert "one result or exception per message" in str(ended[0].error)
     assert calls == [2]
-
-
-def test_failure_named_for_a_message_that_is_not_there_fails_the_batch() -> None:
-    @destination(batch=10)
-    def lake(ctxs: Any) -> Any:
-        raise PartialFailure({9: "?"})
-
-    assert states(delivered(chain_to(lake), 1, 2)) == ["failed", "failed"]
 
 
 def test_drop_in_the_list_drops_only_its_message() -> None:

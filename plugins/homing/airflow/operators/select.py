@@ -108,6 +108,8 @@ class ApproveReplayOperator(ApprovalOperator):
     """
 
     template_fields = (*ApprovalOperator.template_fields, "ids", FIELD)
+    # Else the scheduler would believe an XCom that says which tasks to skip, and stumble over one that says nonsense.
+    inherits_from_skipmixin = False
 
     def __init__(self, *, pipeline: PipelineConfig, ids: Any, **kwargs: Any) -> None:
         super().__init__(subject="Replay?", **kwargs)

@@ -29,7 +29,7 @@ from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import load_chain
 from homing.spark.submit.class_archive import Start
 from homing.spark.submit.job import SET_UP_WRONGLY, Job, find_ui
-from homing.spark.submit.master import is_connect, is_local
+from homing.spark.submit.master import is_connect, is_local, settings_of
 from homing.spark.submit.py_files import PY_FILES
 
 _SLOWEST = 1e-5  # messages per second: about one a day
@@ -86,6 +86,7 @@ class PipelineJobOperator(SparkSubmitOperator):
         self.application = str(job.application)
         connection = self._spark_connection()
         master = connection["master"]
+        self.conf = {**settings_of(master), **(self.conf or {})}
         if not is_local(master):
             self._bring_code(job, connection)
         self.application_args = self._arguments(run_id)

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
-from homing.airflow import metrics
+from homing.airflow import manual_replay, metrics
 from homing.airflow.hooks.store import find_url
 from homing.airflow.links import MessagesLink
 from homing.airflow.pipeline_config import PipelineConfig, run_key
@@ -43,7 +43,8 @@ class StoreSensor(BaseSensorOperator):
     """Claims up to `batch_size` messages for this run; returns the batch's id and size.
 
     Bound to the run: a retry finds the same batch again, and a run that was cleared gets what of its batch failed,
-    never new messages. When none of it is left, the run is skipped.
+    never new messages. When none of it is left, the run is skipped; when it is more than may be replayed without an
+    approval, the task fails.
 
     It listens for a `pipeline`, or to a SQL `store` alone; then the next task claims the same batch with
     `store.claim(n, batch_id=...)` and settles it. It waits in the triggerer, unless `mode` is given ("poke" or
@@ -139,6 +140,8 @@ class StoreSensor(BaseSensorOperator):
         with open_pipeline_stores(*self.pipeline.urls()) as stores:
             batch = Batch(stores, key, self.pipeline.flows, chain=self.pipeline.chain_name)
             known = batch.is_known()
+            if known:
+                manual_replay.require_allowed(stores.store, self.pipeline, context, len(batch.set_aside()))
             if self.pipeline.source and not known:
                 self._take_in(self.pipeline.source, stores.store)
             metrics.oldest_age(stores.store)

@@ -61,26 +61,26 @@ class Start:
 
 
 @contextmanager
-def class_archive(folder: Path | None = None) -> Iterator[Start]:
+def class_archive(folder: Path | None = None, *, options: str = "") -> Iterator[Start]:
     """How to start a `spark-submit` inside the block: with the archive, or to make it, or with neither while another
-    job makes it.
+    job makes it; and with these options of Java.
 
     What is made becomes the archive when the job had a session, whether or not it did what it was to do.
     """
     folder = cache_folder() if folder is None else folder
     name = _name()
     if name is None or not _is_wanted():
-        yield Start({} if name is None else _environment())
+        yield Start({} if name is None else _environment(options))
         return
     archive = folder / name
     make_private_folder(folder)  # an archive is code: another user's would be run
     if not archive.exists():
         with _only_maker(archive) as alone:
             if not archive.exists():
-                with _making(archive) if alone else nullcontext(Start(_environment())) as start:
+                with _making(archive, options) if alone else nullcontext(Start(_environment(options))) as start:
                     yield start
                 return
-    start = Start(_environment(f"-XX:SharedArchiveFile={archive}"))
+    start = Start(_environment(options, f"-XX:SharedArchiveFile={archive}"))
     try:
         yield start
     finally:
@@ -111,14 +111,14 @@ def _only_maker(archive: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _making(archive: Path) -> Iterator[Start]:
+def _making(archive: Path, options: str) -> Iterator[Start]:
     new = archive.with_name(f"{archive.name}.{os.getpid()}")
     log.info(
         "as it ends, this job makes the class archive, by which later Spark jobs start sooner; it takes seconds, and a "
         "minute or two on a busy machine (%s=off spares it)",
         SETTING,
     )
-    start = Start(_environment(f"-XX:ArchiveClassesAtExit={new}"))
+    start = Start(_environment(options, f"-XX:ArchiveClassesAtExit={new}"))
     try:
         yield start
     except Exception:
@@ -153,10 +153,10 @@ def _tell_gain(archive: Path, start: Start) -> None:
     log.info("Spark was ready after %.1f s with the class archive, and after %.1f s without", start.ready_after, before)
 
 
-def _environment(option: str = "") -> dict[str, str]:
+def _environment(options: str, option: str = "") -> dict[str, str]:
     quoted = f'"{option}"' if " " in option else option
     # Of two options that contradict each other Java takes the last: what the user says counts.
-    said = [_QUICK, os.environ.get("SPARK_SUBMIT_OPTS"), _ALWAYS, quoted]
+    said = [_QUICK, options, os.environ.get("SPARK_SUBMIT_OPTS"), _ALWAYS, quoted]
     return {"SPARK_SUBMIT_OPTS": " ".join(filter(None, said))}
 
 

@@ -21,6 +21,7 @@ from homing.spark.submit.class_archive import Start, class_archive
 from homing.spark.submit.java import require_java
 from homing.spark.submit.master import is_connect, is_local, refuse_unreachable, without_token
 from homing.spark.submit.py_files import build_py_files
+from homing.spark.submit.scratch import scratch_option
 from homing.spark.submit.secrets import DEAD_LETTER_STORE, STORE, check_deployment, files_for
 
 #: The exit code of an application when running it again would not help.
@@ -91,7 +92,8 @@ class Job:
         `--files`. Raises ConfigurationError where there is no Java."""
         require_java()
         with (
-            class_archive() as start,
+            scratch_option() as scratch,
+            class_archive(options=scratch) as start,
             self.environment(start.environment),
             files_for(connection, self._stores()) as files,
         ):

@@ -11,6 +11,13 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
+def settings_of(master: str) -> dict[str, str]:
+    """What Spark is told unless somebody says otherwise. Where all of it is one process, it makes up a secret, so that
+    nobody on the network can ask it for blocks of messages."""
+    alone = is_local(master) and not master.startswith("local-cluster[")
+    return {"spark.authenticate": "true"} if alone else {}
+
+
 def is_connect(master: str) -> bool:
     """Whether this is a Spark Connect server, whose driver is its own: a job is a client of it."""
     return master.startswith("sc://")

@@ -15,7 +15,7 @@ from homing.errors import LeaseLostError, NotInFlightError
 from homing.ids import new_id
 from homing.stores.rabbitmq.connection import Link
 from homing.stores.rabbitmq.envelope import Incoming
-from homing.stores.rabbitmq.options import RabbitOptions
+from homing.stores.rabbitmq.options import CLASSIC, RabbitOptions
 from homing.stores.rabbitmq.topology import declare_store
 
 _REMEMBERED = 10_000
@@ -117,11 +117,15 @@ class Consumer:
 
     def _on_delivery(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._unsettled[method.delivery_tag] = None
-        self._arrived.append(Incoming(method.delivery_tag, method.redelivered, properties, body))
+        self._arrived.append(self._incoming(method, properties, body))
 
     def _on_got(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._unsettled[method.delivery_tag] = None
-        self._got.append(Incoming(method.delivery_tag, method.redelivered, properties, body))
+        self._got.append(self._incoming(method, properties, body))
+
+    def _incoming(self, method: Any, properties: Any, body: bytes) -> Incoming:
+        counted = self._options.queue_type != CLASSIC
+        return Incoming(method.delivery_tag, method.redelivered, properties, body, counted=counted)
 
     def _on_nothing(self, _frame: Any) -> None:
         self._got.append(None)

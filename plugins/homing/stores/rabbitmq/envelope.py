@@ -21,6 +21,7 @@ from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
 from homing.ids import new_id
 from homing.message import Message
+from homing.row import span
 from homing.store import ATTEMPTS
 from homing.stores.rabbitmq.topology import delay_route
 
@@ -71,14 +72,15 @@ class Incoming:
 
     __slots__ = ("body", "headers", "id", "mark", "plain", "properties", "redelivered", "returns", "tag")
 
-    def __init__(self, tag: int, redelivered: bool, properties: Any, body: bytes) -> None:
+    def __init__(self, tag: int, redelivered: bool, properties: Any, body: bytes, *, counted: bool = True) -> None:
+        """`counted` says that the queue counts deliveries; a classic queue hands on what a sender wrote for a count."""
         self.tag = tag
         self.redelivered = redelivered
         self.properties = properties
         self.body = body
         self.headers: dict[str, Any] = properties.headers or {}
         #: How often it came back into the queue from a consumer since it was put there.
-        self.returns = int(self.headers.pop("x-delivery-count", 0) or redelivered)
+        self.returns = _whole(self.headers.pop("x-delivery-count", 0) if counted else 0) or int(redelivered)
         #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
         self.mark = _mark(properties.type)
         self.plain = not (redelivered or self.headers) and self.mark is not None
@@ -86,8 +88,7 @@ class Incoming:
         self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
 
     def number(self, header: str) -> int:
-        value = self.headers.get(header, 0)
-        return value if isinstance(value, int) else 0
+        return _whole(self.headers.get(header, 0))
 
     @property
     def deliveries(self) -> int:
@@ -113,6 +114,7 @@ def pack(message: Message, queue: str, now: float) -> Outgoing:
     if message.priority:
         extra["priority"] = message.priority
     if message.time_to_live is not None:
+        span(message.time_to_live)  # refuses what no store can count
         extra["time_to_live"] = message.time_to_live.total_seconds()
     if extra:
         headers[ENVELOPE] = m.encode_json(extra)
@@ -222,7 +224,8 @@ def expires_at(message: Message) -> float | None:
     """When a message has been due for as long as it may be; seconds since 1970."""
     if message.time_to_live is None or message.enqueued_at is None:
         return None
-    return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()
+    # In seconds, since no date may be so far away.
+    return (message.scheduled_at or message.enqueued_at).timestamp() + message.time_to_live.total_seconds()
 
 
 def due_at(delivery: Incoming) -> float:
@@ -292,6 +295,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _explained(reason: str, description: str | None, source: str | None) -> dict[str, Any]:

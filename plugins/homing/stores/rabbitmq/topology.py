@@ -64,15 +64,13 @@ def declare_store(link: Link, name: str, queue_type: str) -> None:
     dead = dead_queue(name)
     if not all(look(link, "queue_declare", queue=queue) for queue in (dead, name)):
         link.call(link.channel.exchange_delete, exchange=settled_name(name))
-    link.call(declare, queue=dead, durable=True, arguments={"x-queue-type": queue_type})
+    # Should a policy limit a queue, the next message is refused, and none that it has is dropped.
+    own = {"x-queue-type": queue_type, "x-overflow": "reject-publish"}
+    link.call(declare, queue=dead, durable=True, arguments=own)
     if dead == name:
         return
-    # The broker itself dead-letters too, should a policy limit the queue: nothing is dropped.
-    arguments: dict[str, Any] = {
-        "x-queue-type": queue_type,
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": dead,
-    }
+    # The broker itself dead-letters too, as where a policy limits how long a message may wait.
+    arguments: dict[str, Any] = {**own, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     if queue_type != CLASSIC:
         arguments |= {"x-delivery-limit": _DELIVERY_LIMIT, **_AT_LEAST_ONCE}
     link.call(declare, queue=name, durable=True, arguments=arguments)

@@ -67,7 +67,9 @@ class Claims:
         """Dead-letters messages that are not leased, and due for longer than their time to live. Returns how many."""
         c, now = self._table.c, self._database.now()
         free = c.time_next.is_not(None) & sa.or_(c.lock_token.is_(None), c.time_next <= now)
-        statement = self._table.update().where(free, c.time_scheduled + c.time_to_live <= now)
+        # Taken from now: added to when it was due, a long life would be more than the database can count.
+        life = sa.case((c.time_to_live < 0, 0), else_=c.time_to_live)
+        statement = self._table.update().where(free, c.time_scheduled <= sa.literal(now, sa.BigInteger) - life)
         return connection.execute(statement.values(**self._dead(EXPIRED, 0, now))).rowcount
 
     def _claim_new(self, connection: Connection, wanted: ClaimRequest, claimed: Claimed, now: int) -> None:

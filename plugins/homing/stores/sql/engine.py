@@ -7,16 +7,20 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy
 from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.exc import DisconnectionError
 
 from homing.errors import ConfigurationError, MissingExtraError
 from homing.stores.sql import durability, timeouts
 from homing.stores.sql.tls import driver_settings
 
+# Of a connection: which file it has open.
+_FILE = "homing_file"
 #: Set on an engine whose transactions only read.
 READING = "homing_reading"
 # Seconds within which a server has to let us in; PostgreSQL's driver takes no less than the least.
@@ -36,7 +40,7 @@ def make_engine(
     A server from which nothing is heard for `timeout` seconds is away. None waits for ever, for the few things that
     take as long as they take.
     """
-    backend = url.get_backend_name()
+    backend, place = url.get_backend_name(), str(url.database)
     url, secured = driver_settings(url, required=require_tls)
     # Parameters are payloads: they must not reach a log through an error text.
     options: dict[str, Any] = {
@@ -59,6 +63,8 @@ def make_engine(
         sqlalchemy.event.listen(engine, "connect", partial(_refuse_writing, backend))
     usual = timeout or timeouts.UNLIMITED
     if backend == "sqlite":
+        sqlalchemy.event.listen(engine, "connect", partial(_note_file, place))
+        sqlalchemy.event.listen(engine, "checkout", partial(_refuse_other_file, place))
         if not read_only:
             sqlalchemy.event.listen(engine, "do_connect", partial(_make_private_file, url))
             sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
@@ -72,6 +78,13 @@ def make_engine(
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_postgresql, usual=usual, relaxed=relaxed))
         sqlalchemy.event.listen(engine, "begin", timeouts.limit_postgresql)
     return engine
+
+
+def anchored(url: URL) -> URL:
+    """The URL with SQLite's file as an absolute path: every connection opens that file, wherever the process goes."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return url
+    return url.set(database=str(Path(url.database).absolute()))
 
 
 def descriptor_of(connection: Any) -> int:
@@ -158,6 +171,25 @@ def _make_private_file(url: URL, *_: Any) -> None:
     with suppress(OSError):  # it is there, or SQLite will say why it cannot be made
         # Where a link leads to: SQLite would follow it, and make a file that is not there.
         os.close(os.open(os.path.realpath(str(url.database)), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def _note_file(place: str, _connection: Any, record: Any) -> None:
+    record.info[_FILE] = _file_at(place)
+
+
+def _refuse_other_file(place: str, _connection: Any, record: Any, _proxy: Any) -> None:
+    """Has the pool connect anew where the file was removed or replaced: on Linux, SQLite would go on with the one that
+    no other process can reach any more, and lose what it is given."""
+    if record.info[_FILE] != _file_at(place):
+        raise DisconnectionError
+
+
+def _file_at(place: str) -> tuple[int, int] | None:
+    try:
+        found = Path(place).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

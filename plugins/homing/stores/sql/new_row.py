@@ -7,7 +7,7 @@ from typing import Any
 from homing import message as m
 from homing.errors import UnstorableContentError
 from homing.message import Message
-from homing.row import envelope, to_nanoseconds
+from homing.row import envelope, explanation, to_nanoseconds
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.validation import partition_of, partition_of_key, refuse_unfit
 
@@ -28,8 +28,8 @@ def to_row(message: Message, now: int, *, partitions: int = 0, columns: HeaderCo
         row["time_next"] = max(row["time_scheduled"], 1)
     said = {
         **envelope(message),
-        "dead_letter_reason": message.dead_letter_reason,
-        "dead_letter_description": message.dead_letter_description,
+        "dead_letter_reason": explanation(message.dead_letter_reason),
+        "dead_letter_description": explanation(message.dead_letter_description),
         "dead_letter_source": message.dead_letter_source,
     }
     row.update((name, value) for name, value in said.items() if value is not None and value != _DEFAULTS.get(name))

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.message import Message
 from homing.retry import spread
-from homing.row import NANOSECONDS
+from homing.row import NANOSECONDS, explanation
 from homing.stores.sql.archive import Archive
 from homing.stores.sql.claim_query import ClaimQuery
 from homing.stores.sql.database import Database, chunks
@@ -101,8 +101,8 @@ class Settlements:
             "time_next": None,
             "lock_token": None,
             "dead_letter_source": self._name,
-            "dead_letter_reason": reason,
-            "dead_letter_description": description,
+            "dead_letter_reason": explanation(reason),
+            "dead_letter_description": explanation(description),
         }
         return Change(values, wakes=self._finder.has_sessions)
 

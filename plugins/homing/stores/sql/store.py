@@ -43,6 +43,7 @@ from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
 from homing.stores.sql.claims import Claims
 from homing.stores.sql.database import Database, chunks
+from homing.stores.sql.engine import anchored
 from homing.stores.sql.future_times import Strays
 from homing.stores.sql.header_columns import HeaderColumns
 from homing.stores.sql.insert import Inserts, NewRows
@@ -111,7 +112,7 @@ class SqlStore(BulkStore, PipelineStore):
     ) -> None:
         options = options or SqlOptions()
         self.name = name
-        self._url = url
+        self._url = url = anchored(url)
         self._options = replace(options, name=name, properties=options.properties.changed(properties))
         self._clock = clock
         self._table = self._table_of(name)
