@@ -44,7 +44,7 @@ def submit(
     command = ["spark-submit", "--master", master, *settings, str(APPLICATIONS / application), *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with class_archive() as start:
-        done = subprocess.run(command, env=environment | start.environment, timeout=240, check=False, **pipes)
+        done = subprocess.run(command, env=environment | start.environment, timeout=800, check=False, **pipes)
         if find_ui(done.stdout):
             start.note_session()
     return done
