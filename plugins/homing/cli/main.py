@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from homing.arguments import nearest
 from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE, Command
@@ -13,6 +15,9 @@ from homing.cli.commands import COMMANDS
 from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
 from homing.printable import printable
+from homing.store_ref import shows_password
+
+_URL = re.compile(r"(?<=://)[^\s,'\"]+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,8 +64,14 @@ def _terminal() -> logging.Handler:
     return handler
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong, without the URL that was put in the wrong place: it may hold a password."""
+        super().error(printable(_URL.sub("…", message)))
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="homing", description="Guaranteed message delivery.")
+    parser = _Parser(prog="homing", description="Guaranteed message delivery.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         sub = commands.add_parser(command.name, help=command.help, description=command.help)
@@ -72,6 +83,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(command: Command, arguments: argparse.Namespace, context: CommandContext) -> int:
     """Runs a command; an error becomes one line on standard error, never a traceback."""
+    if any(map(shows_password, _references(arguments))):
+        context.tell(
+            "homing: a password is in the arguments, where everybody on this machine can read it; put the URL into an "
+            "environment variable, and name the store by env:NAME"
+        )
     try:
         return command.run(arguments, context)
     except (ConfigurationError, UnsupportedError) as error:
@@ -83,6 +99,14 @@ def run(command: Command, arguments: argparse.Namespace, context: CommandContext
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has ended; stops Python from reporting it at exit
         return EXIT_OK
+
+
+def _references(arguments: argparse.Namespace) -> list[str]:
+    """The stores that were named, or left to the environment."""
+    return [
+        *(getattr(arguments, name, "") for name in ("store", "dead_letter_store")),
+        *getattr(arguments, "stores", ()),
+    ]
 
 
 def _complain(error: HomingError, code: int) -> int:

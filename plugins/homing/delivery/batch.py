@@ -80,8 +80,8 @@ class Batch:
         """
         if self.is_known():
             return self.reclaim(self.unfinished(self.run_id), lease)
-        self._require_rights()
         self._holding.ask(self._stores.dead_letters, lambda _: self._stores.require_apart())
+        self._require_rights()
         held = self._stores.store.lease_batch(limit, batch_id=self.run_id, lease=lease, partitions=partitions)
         self._try_move_dead()
         return held.size if held else 0

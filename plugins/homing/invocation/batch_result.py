@@ -70,10 +70,11 @@ def read_partial(failure: PartialFailure, ids: Sequence[str]) -> list[Answer]:
     return answers
 
 
-def _places_of(key: object, ids: Sequence[str]) -> list[int]:
+def _places_of(key: Any, ids: Sequence[str]) -> list[int]:
     # NumPy's and pandas' whole numbers are positions like others: taken for ids, they would blame another message.
-    if isinstance(key, Integral) and not isinstance(key, bool):
-        return [int(key)] if 0 <= key < len(ids) else []
+    if not isinstance(key, bool) and isinstance(key, Integral):
+        place = int(key)
+        return [place] if 0 <= place < len(ids) else []
     # Two messages may have one id: then both are meant, because no more is known.
     return [place for place, message_id in enumerate(ids) if message_id == str(key)]
 

@@ -24,7 +24,7 @@ from homing.failure import FailureRecord, new_copy, progress_in, read_record
 from homing.ids import new_id
 from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
-from homing.json_values import copy_json
+from homing.json_values import DEEPEST_PART, copy_json
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
@@ -99,7 +99,7 @@ class HandlerChain:
         the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
         a content or headers that no store could keep; then no handler has run.
         """
-        own_headers = copy_json(dict(headers)) if headers else {}
+        own_headers = copy_json(dict(headers), levels=DEEPEST_PART) if headers else {}
         return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:

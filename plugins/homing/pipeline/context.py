@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from homing.binding import bind
 from homing.errors import BindingError, UnstorableContentError
 from homing.invocation.content_copy import accept, clone, is_mutable
-from homing.json_values import copy_json
+from homing.json_values import DEEPEST_PART, copy_json
 from homing.message import Encoded, Message, encode, encode_accepted, encode_headers, encode_json
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class MessageContext:
         Raises UnstorableContentError for what no store takes as a header.
         """
         try:
-            written = copy_json({key: value})
+            written = copy_json({key: value}, levels=DEEPEST_PART)
         except UnstorableContentError as error:
             raise UnstorableContentError(f"cannot set the header {key!r:.60}: {error}") from error
         self._headers = {**self._current_headers, **written}
@@ -96,7 +96,7 @@ class MessageContext:
         if type(key) is not str:
             raise UnstorableContentError(f"the name of a property must be a str, got {key!r}")
         try:
-            self._properties[key] = copy_json(value)
+            self._properties[key] = copy_json(value, levels=DEEPEST_PART)
         except UnstorableContentError as error:
             raise UnstorableContentError(f"cannot set the property {key!r}: {error}") from error
 

@@ -149,7 +149,8 @@ class PipelineJobOperator(SparkSubmitOperator):
     def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
         """The job's output, in which it says where Spark's UI can be seen."""
         for line in lines:
-            if found := find_ui(str(line)):
+            # It says so before it has read a message: a later line may be what a handler prints of one.
+            if not self.spark_application and (found := find_ui(str(line))):
                 self.spark_application, ui = found
                 if self._start is not None:
                     self._start.note_session()

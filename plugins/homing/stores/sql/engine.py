@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from homing.errors import ConfigurationError, MissingExtraError
 from homing.stores.sql import durability, timeouts
+from homing.stores.sql.private_file import make_private_file
 from homing.stores.sql.tls import driver_settings
 
 # Of a connection: which file it has open.
@@ -66,7 +66,7 @@ def make_engine(
         sqlalchemy.event.listen(engine, "connect", partial(_note_file, place))
         sqlalchemy.event.listen(engine, "checkout", partial(_refuse_other_file, place))
         if not read_only:
-            sqlalchemy.event.listen(engine, "do_connect", partial(_make_private_file, url))
+            sqlalchemy.event.listen(engine, "do_connect", lambda *_: make_private_file(str(url.database)))
             sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
         sqlalchemy.event.listen(engine, "begin", partial(_begin_sqlite, usual=usual))
     elif backend == "mysql":
@@ -164,13 +164,6 @@ def _refuse_writing(backend: str, connection: Any, _record: Any) -> None:
     cursor.execute(_READ_ONLY[backend])
     cursor.close()
     connection.commit()
-
-
-def _make_private_file(url: URL, *_: Any) -> None:
-    """Before SQLite makes a file that everybody can read. What it puts beside it gets the same mode."""
-    with suppress(OSError):  # it is there, or SQLite will say why it cannot be made
-        # Where a link leads to: SQLite would follow it, and make a file that is not there.
-        os.close(os.open(os.path.realpath(str(url.database)), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _note_file(place: str, _connection: Any, record: Any) -> None:
