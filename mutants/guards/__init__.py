@@ -23,6 +23,7 @@ from mutants.guards import (
     size,
     spark,
     sql,
+    testing,
     tls,
     trust,
 )
@@ -49,4 +50,5 @@ GUARDS: tuple[Guard, ...] = (
     *identity.GUARDS,
     *trust.GUARDS,
     *conformance.GUARDS,
+    *testing.GUARDS,
 )

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 import uuid
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -185,6 +186,19 @@ def test_the_installation_is_consistent_and_kept_the_airflow_that_was_there(
     assert [f"apache-airflow=={each}" for each in wanted] == [x for x in listed if x.startswith("apache-airflow==")]
     with capsys.disabled():
         print(f"\n[airflow,spark]: {len(listed)} packages, {megabytes(user.home / 'venv'):.0f} MB")
+
+
+def test_a_new_project_passes_its_tests_as_the_page_has_its_reader_run_them(user: User) -> None:
+    *commands_before, test = commands("A project to begin with")
+    assert test == "pytest"
+
+    user.type([*commands_before, "pytest --junitxml=report.xml"])
+
+    report = ET.parse(user.home / "web_shop" / "report.xml").getroot()  # noqa: S314 - pytest has just written it
+    (suite,) = report.iter("testsuite")
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "5", "failures": "0", "errors": "0", "skipped": "0",
+    }  # fmt: skip
 
 
 def test_the_first_pipeline_of_the_page_delivers_on_a_real_scheduler(running: User) -> None:

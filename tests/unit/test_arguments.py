@@ -62,7 +62,7 @@ def test_so_is_an_option_of_a_url(url: str) -> None:
         (["storse"], "there is no command 'storse'; did you mean stores?"),
         (["audit", "--chian", "shop:chain"], "audit has no option '--chian'; did you mean --chain?"),
         (["send", "1", "--stroe=sqlite:///secret"], "send has no option '--stroe'; did you mean --store?"),
-        (["xyz"], "there is no command 'xyz'; there are: init, "),
+        (["xyz"], "there is no command 'xyz'; there are: new, "),
     ],
 )
 def test_so_is_a_word_of_the_command_line_and_no_value_is_repeated(

@@ -38,8 +38,8 @@ from homing.store import (
     WAKE_UP,
     Store,
 )
-from homing.testing.subject import needs
-from homing.testing.waiting import LEASE, drain, eventually, take
+from homing.testing.conformance.subject import needs
+from homing.testing.conformance.waiting import LEASE, drain, eventually, take
 
 
 def soon(seconds: float) -> datetime:
