@@ -8,6 +8,7 @@ from mutants.guards import (
     airflow,
     bus,
     conformance,
+    connections,
     custom_store,
     delivery,
     erasure,
@@ -51,4 +52,5 @@ GUARDS: tuple[Guard, ...] = (
     *trust.GUARDS,
     *conformance.GUARDS,
     *testing.GUARDS,
+    *connections.GUARDS,
 )

@@ -61,8 +61,8 @@ GUARDS = (
     guard(
         "what could not be settled is not claimed",
         _BATCH,
-        "        self._require_rights()\n        self._holding.ask(",
-        "        self._holding.ask(",
+        "        self._require_rights()\n        held =",
+        "        held =",
         f"{_ROLE}test_what_could_not_be_settled_is_not_claimed[INSERT ON homing_orders_failures]",
         f"{_ROLE}test_what_could_not_be_settled_is_not_claimed[UPDATE ON homing_orders__ledger]",
     ),

@@ -11,6 +11,7 @@ import homing
 
 NAMES = [
     "CircuitBreaker",
+    "Connection",
     "Drop",
     "ExecutionError",
     "ExecutionResult",
@@ -23,6 +24,7 @@ NAMES = [
     "Retry",
     "RetryPolicy",
     "StoreListener",
+    "connections",
     "destination",
     "destination_router",
     "message_filter",

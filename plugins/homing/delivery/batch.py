@@ -182,6 +182,10 @@ class Batch:
         self.reclaim(ids)
         return self._settling.settle(failed_to=self._stores.dead_letters, tried=False)
 
+    def release(self) -> None:
+        """Gives back all that the run holds, as it is: the run could not work on it, and no message is to blame."""
+        self._settling.release()
+
     def put_off(self, ids: Collection[str | MessageRef], seconds: float) -> None:
         """Makes these failures wait for so long before they count as stranded. A replay that names them has them at
         once."""

@@ -110,6 +110,12 @@ class Settler:
         self._stores.ledger.close_steps(self._holding.run_id)
         return total
 
+    def release(self) -> None:
+        """Gives back what the run holds. See `Batch.release`."""
+        for held in self._holding.parts():
+            ids = [head.row_id for head in self._holding.messages_of(held)]
+            held.store.settle_batch(held.lease, ids, success=False)
+
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest. Returns how many messages are still to be delivered."""
         return sum(
