@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from homing.arguments import refuses_unknown
 from homing.constraints import Count, Factor, NotNegative, Positive, Share, check, check_fields
 from homing.errors import ConfigurationError, causes_of
 
@@ -47,6 +48,7 @@ class RetryDecision:
 GIVE_UP = RetryDecision(retry=False)
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class RetryPolicy:
     """The first attempt plus `max_retries` more, `interval` seconds apart.

@@ -49,6 +49,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterato
     orders = OrdersPipeline(tmp_path_factory.mktemp("orders"))
     bundles = [bundle("dags-folder"), bundle("tests", DAGS), bundle("new", project / "dags")]
     orders.airflow.env |= {
+        # A file that has changed is read at once. All others are not read again every half minute, at seconds each.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
         **{name: value for name, value in connections_of(project).items() if not name.startswith("HOMING_")},
         "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
         "ARRIVALS_STORE": f"sqlite:///{orders.home}/arrivals.db?store=arrivals",

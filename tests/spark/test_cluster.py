@@ -236,7 +236,6 @@ def test_the_tasks_of_a_pipeline_run_on_the_cluster_that_the_airflow_connection_
 ) -> None:
     monkeypatch.setenv("NUMBERS", f"{work.url}?store=numbers")
     monkeypatch.setenv("NUMBERS_DEAD", f"{work.url}?store=numbers_dead")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(work.folder / "cache"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PATH", f"{SPARK / 'bin'}{os.pathsep}{os.environ['PATH']}")

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
+from homing.arguments import refuses_unknown
 from homing.connection import variable_of
 from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
@@ -53,6 +54,7 @@ def building_by_reference() -> Iterator[None]:
         _by_reference.reset(token)
 
 
+@refuses_unknown
 class HandlerChain:
     """A pipeline: `source_flow` in order, then every flow of `destinations_flow` in parallel.
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from homing.arguments import refuses_unknown
 from homing.constraints import AtLeastOne, check
 from homing.declared_connections import DeclaredConnections
 from homing.errors import ChainError, ConfigurationError
@@ -164,6 +165,7 @@ def message_filter(function: Function, /) -> Handler: ...
 def message_filter(
     *, name: str | None = None, dataframe: bool = False, connections: Collection[str] = ()
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def message_filter(
     function: Function | None = None,
     /,
@@ -182,6 +184,7 @@ def transformer(function: Function, /) -> Handler: ...
 def transformer(
     *, name: str | None = None, dataframe: bool = False, connections: Collection[str] = ()
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def transformer(
     function: Function | None = None,
     /,
@@ -198,6 +201,7 @@ def transformer(
 def processor(function: Function, /) -> Handler: ...
 @overload
 def processor(*, name: str | None = None, connections: Collection[str] = ()) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def processor(
     function: Function | None = None, /, *, name: str | None = None, connections: Collection[str] = ()
 ) -> Any:
@@ -211,6 +215,7 @@ def processor_router(function: Function, /) -> Handler: ...
 def processor_router(
     *, name: str | None = None, connections: Collection[str] = ()
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def processor_router(
     function: Function | None = None, /, *, name: str | None = None, connections: Collection[str] = ()
 ) -> Any:
@@ -235,6 +240,7 @@ def destination(
     breaker: CircuitBreaker | None = None,
     connections: Collection[str] = (),
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def destination(
     function: Function | None = None,
     /,
@@ -295,6 +301,7 @@ def destination_router(function: Function, /) -> Handler: ...
 def destination_router(
     *, name: str | None = None, connections: Collection[str] = ()
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def destination_router(
     function: Function | None = None, /, *, name: str | None = None, connections: Collection[str] = ()
 ) -> Any:
