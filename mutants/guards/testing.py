@@ -18,6 +18,20 @@ GUARDS = (
         f"{_TRIALS}test_a_recorder_fails_where_the_content_does_not_fit_the_destination",
     ),
     guard(
+        "a trial without the connection of a handler is an error of the test, and no failed message",
+        _TRIAL,
+        "                handler.connections.require()\n",
+        "                pass\n",
+        f"{_TRIALS}test_a_connection_that_nobody_gave_is_an_error_of_the_trial",
+    ),
+    guard(
+        "a recorder needs no connection",
+        _TRIAL,
+        "            if handler not in recorded or handler.name in self.real:\n",
+        "            if True:\n",
+        f"{_TRIALS}test_a_destination_that_is_recorded_needs_no_connection",
+    ),
+    guard(
         "a recorder makes no client",
         _STAND_INS,
         "        client=None if destination.client is None else _NoClient(),\n",

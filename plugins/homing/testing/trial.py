@@ -14,7 +14,7 @@ from homing.json_values import copy_json
 from homing.ledger import DELIVERED, PROCESSED
 from homing.message import Message
 from homing.pipeline import DestinationFlow, HandlerChain, MessageContext, SourceFlow, load_chain
-from homing.pipeline.flows import RouterFlow
+from homing.pipeline.flows import RouterFlow, handlers_of
 from homing.pipeline.handlers import Handler
 from homing.pipeline.outcome import DeliveryOutcome
 from homing.pipeline.runner import run_source
@@ -98,10 +98,12 @@ def try_chain(chain: HandlerChain | str, messages: Iterable[Any], *, real: Colle
     A message is a content, which gets its position as its id ("1", "2", …), or a Message. Destinations are not called:
     each records what it is given, and fails where that does not fit the type it asks for. Those named in `real` are
     called, without waiting between attempts. All processors are called. The chain's failure store is not written.
+    Connections that any of them declare are given by `with homing.connections({...}):` around the call.
 
     Handlers that take DataFrames run on Spark, in the session that is active or on this machine; where a message fails
     together with others, each is tried alone. Raises MissingExtraError where there is no Spark, ConfigurationError for
-    no messages at all or an unknown name in `real`, UnstorableContentError for what no store would take.
+    no messages at all or an unknown name in `real`, MissingConnectionError for a connection that a handler to be called
+    declares and nobody gave, UnstorableContentError for what no store would take.
     """
     loaded = load_chain(chain) if isinstance(chain, str) else chain
     if not isinstance(loaded, HandlerChain):
@@ -117,6 +119,10 @@ class _Run:
     trial: Trial
 
     def run(self, chain: HandlerChain, ctxs: Sequence[MessageContext]) -> None:
+        recorded = [flow.destination for flow in chain.flows if isinstance(flow, DestinationFlow)]
+        for handler in handlers_of(chain.source, chain.flows):
+            if handler not in recorded or handler.name in self.real:
+                handler.connections.require()
         passed = self._process(chain.source, ctxs)
         for flow in chain.flows:
             if isinstance(flow, RouterFlow):

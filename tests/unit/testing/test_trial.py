@@ -18,6 +18,7 @@ from homing import (
     Message,
     MessageContext,
     Retry,
+    connections,
     destination,
     destination_router,
     message_filter,
@@ -26,7 +27,7 @@ from homing import (
     processor_router,
     transformer,
 )
-from homing.errors import BindingError, ConfigurationError, UnstorableContentError
+from homing.errors import BindingError, ConfigurationError, MissingConnectionError, UnstorableContentError
 from homing.pipeline import attempt
 from homing.testing import Dropped, try_chain
 
@@ -420,3 +421,37 @@ def test_a_handler_for_dataframes_without_spark_is_refused_by_an_error_that_name
 
     assert last.startswith("homing.errors.MissingExtraError: a trial of a handler that takes DataFrames needs")
     assert last.endswith('pip install "homing[spark]"')
+
+
+@destination(connections=["crm_api"])
+def api(ctx: MessageContext) -> str:
+    return ctx.connection("crm_api").host
+
+
+@transformer(connections=["rates"])
+def rated(ctx: MessageContext) -> Any:
+    return {"rate": ctx.connection("rates").extra["rate"]}
+
+
+def test_handlers_that_are_called_get_the_connections_that_the_test_gives() -> None:
+    chain = HandlerChain("orders", source_flow=[rated], destinations_flow=[api])
+
+    with connections({"crm_api": {"host": "crm.test"}, "rates": {"extra": {"rate": 3}}}):
+        (delivery,) = try_chain(chain, [1], real=["api"]).deliveries
+
+    assert (delivery.content, delivery.result) == ({"rate": 3}, "crm.test")
+
+
+@pytest.mark.parametrize(("given", "real"), [({}, []), ({"rates": {"extra": {"rate": 3}}}, ["api"])])
+def test_a_connection_that_nobody_gave_is_an_error_of_the_trial(given: dict[str, Any], real: list[str]) -> None:
+    chain = HandlerChain("orders", source_flow=[rated], destinations_flow=[api])
+    lacking = "crm_api" if given else "rates"
+
+    with connections(given), pytest.raises(MissingConnectionError, match=lacking):
+        try_chain(chain, [1], real=real)
+
+
+def test_a_destination_that_is_recorded_needs_no_connection() -> None:
+    trial = try_chain(HandlerChain("orders", destinations_flow=[api]), [1])
+
+    assert trial.delivered == {"api": [1]}
