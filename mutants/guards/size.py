@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_STORE, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("store", "row_sizes", "claims"))
+_INSERT, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("insert", "row_sizes", "claims"))
 _LIMIT, _SETTLING, _FAILURE = "size_limit.py", "delivery/settlement.py", "failure.py"
 _LIMITS = "tests/unit/stores/test_size_limit.py::"
 _LARGE = "tests/unit/delivery/test_large_messages.py::"
@@ -15,15 +15,15 @@ _DEEP = "tests/unit/delivery/test_deep_messages.py::"
 GUARDS = (
     guard(
         "a message that is too large is not taken in",
-        _STORE,
-        "                limit.check(self.name, item.id, item.content, made)\n",
+        _INSERT,
+        "                limit.check(name, item.id, item.content, made)\n",
         "",
         f"{_LIMITS}test_headers_and_properties_count_too[sqlite]",
     ),
     guard(
         "nor is a content",
-        _STORE,
-        '                    limit.check(self.name, made["id"], item, made)\n',
+        _INSERT,
+        '                    limit.check(name, made["id"], item, made)\n',
         "                    pass\n",
         f"{_LIMITS}test_of_many_none_is_stored_when_one_is_too_large[sqlite]",
     ),

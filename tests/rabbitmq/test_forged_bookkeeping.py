@@ -14,7 +14,7 @@ import pytest
 from homing.message import DEAD
 from homing.store import UNREADABLE
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import eventually, take
+from homing.testing.conformance.waiting import eventually, take
 
 pytestmark = pytest.mark.services
 

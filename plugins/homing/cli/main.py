@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from homing.arguments import nearest
 from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE, Command
 from homing.cli.commands import COMMANDS
 from homing.cli.context import CommandContext
@@ -22,8 +23,31 @@ _URL = re.compile(r"(?<=://)[^\s,'\"]+")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: see homing.cli.command."""
     logging.basicConfig(level=logging.WARNING, handlers=[_terminal()])
-    arguments = build_parser().parse_args(argv)
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
     return run(arguments.command, arguments, CommandContext())
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments; for what no command has, argparse's own exit, with what was meant."""
+    parser = build_parser()
+    if words and not words[0].startswith("-"):
+        _refuse_unknown(parser, words[0], [command.name for command in COMMANDS], "there is no command")
+    arguments, rest = parser.parse_known_args(words)
+    flags = [flag for each in arguments.command.arguments for flag in each.flags]
+    for word in rest:
+        if word.startswith("-"):
+            # Without its value, which may be a store's URL.
+            _refuse_unknown(parser, word.partition("=")[0], flags, f"{arguments.command.name} has no option")
+    if rest:
+        parser.error(f"{arguments.command.name} takes fewer arguments: {len(rest)} are left over")
+    return arguments
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, word: str, known: Sequence[str], what: str) -> None:
+    if word in known:
+        return
+    guess = nearest(word, known)
+    parser.error(f"{what} {word!r:.80}; {f'did you mean {guess}?' if guess else 'there are: ' + ', '.join(known)}")
 
 
 class _PrintableFormatter(logging.Formatter):

@@ -22,7 +22,7 @@ from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import Batch, open_pipeline_stores
 from homing.errors import ConfigurationError
 from homing.spark.submit.job import SET_UP_WRONGLY
-from homing.spark.submit.secrets import STORES_FILE, read_stores_file
+from homing.spark.submit.secrets import SECRETS_FILE, read_secrets_file
 from tests.servers import PostgreSQL
 from tests.unit.airflow_parts.conftest import context
 
@@ -113,88 +113,90 @@ def test_a_driver_in_yarn_gets_the_stores_as_a_file_that_is_its_owners_alone(
     assert option(said["argv"], "--deploy-mode") == "cluster"
     ((path, text),) = said["files"].items()
     assert said["modes"] == ["0o600"]
-    assert option(said["argv"], "--files") == f"{path}#{STORES_FILE}"
+    assert option(said["argv"], "--files") == f"{path}#{SECRETS_FILE}"
     assert not Path(path).exists()  # YARN has its own by now
     assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
 
-    laid_out = lay_out_stores(tmp_path, text)
-    without_stores(monkeypatch)
-    read_stores_file(laid_out)
+    laid_out = lay_out(tmp_path, text)
+    without_secrets(monkeypatch)
+    read_secrets_file(laid_out)
     assert (os.environ["HOMING_STORE"], os.environ["HOMING_DEAD_LETTER_STORE"]) == secrets
 
 
 STORES = '{"HOMING_STORE": "sqlite:////theirs.db?store=x", "HOMING_DEAD_LETTER_STORE": "sqlite:////theirs.db?store=y"'
 
 
-def lay_out_stores(folder: Path, text: str, mode: int = 0o500) -> Path:
+def lay_out(folder: Path, text: str, mode: int = 0o500) -> Path:
     """As YARN does for the driver: a link to a file that is its user's alone."""
     (folder / "cached.json").write_text(text)
     (folder / "cached.json").chmod(mode)
-    (folder / STORES_FILE).symlink_to(folder / "cached.json")
+    (folder / SECRETS_FILE).symlink_to(folder / "cached.json")
     return folder
 
 
-def without_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o620, 0o604])
-def test_a_file_of_stores_that_others_can_read_or_write_is_refused(
+def test_a_file_of_secrets_that_others_can_read_or_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
-    without_stores(monkeypatch)
+    without_secrets(monkeypatch)
 
     with pytest.raises(ConfigurationError, match="not this user's alone"):
-        read_stores_file(lay_out_stores(tmp_path, f"{STORES}}}", mode))
+        read_secrets_file(lay_out(tmp_path, f"{STORES}}}", mode))
     assert "HOMING_STORE" not in os.environ
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_a_file_of_stores_that_another_user_put_there_is_refused(
+def test_a_file_of_secrets_that_another_user_put_there_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_stores(monkeypatch)
-    lay_out_stores(tmp_path, f"{STORES}}}")
+    without_secrets(monkeypatch)
+    lay_out(tmp_path, f"{STORES}}}")
     os.chown(tmp_path / "cached.json", NOBODY, NOBODY)
 
     with pytest.raises(ConfigurationError, match="not this user's alone"):
-        read_stores_file(tmp_path)
+        read_secrets_file(tmp_path)
     assert "HOMING_STORE" not in os.environ
 
 
-def test_a_file_of_stores_sets_nothing_but_the_stores_and_only_where_none_are_set(
+def test_a_file_of_secrets_sets_stores_and_connections_alone_and_only_where_there_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay_out_stores(tmp_path, f'{STORES}, "HOMING_PLANTED": "x"}}')
+    lay_out(tmp_path, f'{STORES}, "LD_PRELOAD": "x", "AIRFLOW_CONN_CRM": "http://crm"}}')
+    monkeypatch.setenv("AIRFLOW_CONN_CRM", "")
     monkeypatch.setenv("HOMING_STORE", "sqlite:////mine.db?store=x")
-    read_stores_file(tmp_path)
+    read_secrets_file(tmp_path)
     assert os.environ["HOMING_STORE"] == "sqlite:////mine.db?store=x"
 
-    without_stores(monkeypatch)
-    read_stores_file(tmp_path)
+    without_secrets(monkeypatch)
+    read_secrets_file(tmp_path)
 
     assert os.environ["HOMING_STORE"] == "sqlite:////theirs.db?store=x"
-    assert "HOMING_PLANTED" not in os.environ
+    assert os.environ["AIRFLOW_CONN_CRM"] == "http://crm"
+    assert "LD_PRELOAD" not in os.environ
 
 
 @pytest.mark.parametrize("text", ["geheim", "[]", '{"HOMING_STORE": "geheim"}', f'{STORES[:-1]}s": 1}}', "[" * 100_000])
-def test_a_file_of_stores_that_names_none_is_refused_and_not_repeated(
+def test_a_file_of_secrets_that_names_none_is_refused_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    without_stores(monkeypatch)
+    without_secrets(monkeypatch)
 
     with pytest.raises(ConfigurationError, match="must name HOMING_STORE and HOMING_DEAD_LETTER_STORE") as refused:
-        read_stores_file(lay_out_stores(tmp_path, text))
+        read_secrets_file(lay_out(tmp_path, text))
     assert "geheim" not in "".join(traceback.format_exception(refused.value))
     assert "HOMING_STORE" not in os.environ
 
 
-def test_a_job_that_is_given_a_planted_file_of_stores_ends_as_set_up_wrongly(
+def test_a_job_that_is_given_a_planted_file_of_secrets_ends_as_set_up_wrongly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lay_out_stores(tmp_path, f"{STORES}}}", 0o666)
+    lay_out(tmp_path, f"{STORES}}}", 0o666)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOMING_")}
     command = [sys.executable, "-m", "homing.spark.applications.homing_process", "--chain", "x:y", "--run-id", "run"]
 

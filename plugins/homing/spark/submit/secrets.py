@@ -1,4 +1,5 @@
-"""How the driver of a Spark job gets the URLs of the stores, which no other process may learn.
+"""How the driver of a Spark job gets the URLs of the stores and the connections of handlers, which no other process may
+learn.
 
 In client mode, and as a client of Spark Connect, the driver inherits the environment of the process that starts it. In
 cluster mode it runs on another machine and inherits nothing. Settings and arguments are no way either: `ps`, Spark's UI
@@ -16,19 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from homing.connection import variable_of
 from homing.errors import ConfigurationError
 from homing.spark.submit.master import without_token
 
 #: The variables that a job finds its stores in.
 STORE, DEAD_LETTER_STORE = "HOMING_STORE", "HOMING_DEAD_LETTER_STORE"
-#: A file with the same, beside a driver that does not have them in its environment.
-STORES_FILE = "homing-stores.json"
+#: A file with all variables, beside a driver that does not have them in its environment.
+SECRETS_FILE = "homing-secrets.json"
 
 _SECRET = "spark.kubernetes.driver.secretKeyRef"  # noqa: S105 - the name of a setting
 
 
 def check_deployment(connection: Mapping[str, Any], conf: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raises ConfigurationError for a deployment in which the driver could not be told the stores."""
+    """Raises ConfigurationError for a deployment in which the driver could not be told what these variables say."""
     master = str(connection["master"])
     if connection.get("deploy_mode") != "cluster":
         return
@@ -36,7 +38,7 @@ def check_deployment(connection: Mapping[str, Any], conf: Mapping[str, Any], nam
         missing = [f"{_SECRET}.{name}" for name in names if f"{_SECRET}.{name}" not in conf]
         if missing:
             raise ConfigurationError(
-                "in cluster mode the driver is a pod, and gets the stores' URLs from a Kubernetes secret: set "
+                "in cluster mode the driver is a pod, and gets stores and connections from a Kubernetes secret: set "
                 f"{' and '.join(missing)} to <secret>:<key> in spark_conf, or use client mode"
             )
     elif not master.startswith("yarn"):
@@ -46,28 +48,28 @@ def check_deployment(connection: Mapping[str, Any], conf: Mapping[str, Any], nam
 
 
 @contextmanager
-def files_for(connection: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[list[str]]:
+def files_for(connection: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[list[str]]:
     """What is to be sent along with a job, as `--files`, while the block lasts: on YARN in cluster mode, a file with
-    the stores' URLs. YARN keeps it where only the user who submits can read it."""
+    these variables. YARN keeps it where only the user who submits can read it."""
     if connection.get("deploy_mode") != "cluster" or not str(connection["master"]).startswith("yarn"):
         yield []
         return
     descriptor, path = tempfile.mkstemp(prefix="homing-", suffix=".json")  # only its owner can read it
     try:
         with os.fdopen(descriptor, "w") as file:
-            json.dump(dict(names), file)
-        yield [f"{path}#{STORES_FILE}"]
+            json.dump(dict(variables), file)
+        yield [f"{path}#{SECRETS_FILE}"]
     finally:
         os.unlink(path)  # noqa: PTH108
 
 
-def read_stores_file(folder: Path) -> None:
-    """Puts the stores that STORES_FILE names into the environment, where there is such a file and the environment has
-    none. It must be this user's alone, as YARN lays it out: another's may lead messages elsewhere.
+def read_secrets_file(folder: Path) -> None:
+    """Puts the stores and connections of SECRETS_FILE into the environment, where there is such a file and the
+    environment has none. It must be this user's alone, as YARN lays it out: another's may lead messages elsewhere.
 
     Raises ConfigurationError, which repeats nothing of it.
     """
-    path = folder / STORES_FILE
+    path = folder / SECRETS_FILE
     try:
         if STORE in os.environ or not path.is_file():
             return
@@ -75,23 +77,24 @@ def read_stores_file(folder: Path) -> None:
             found = os.fstat(file.fileno())
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise ConfigurationError(
-                    f"the file {STORES_FILE} in {folder} is not this user's alone, and may name others' stores: remove "
-                    f"it, and set {STORE} and {DEAD_LETTER_STORE}"
+                    f"the file {SECRETS_FILE} in {folder} is not this user's alone, and may name others' stores: "
+                    f"remove it, and set {STORE} and {DEAD_LETTER_STORE}"
                 )
-            said = _urls_in(file.read())
+            variables = _variables_in(file.read())
     except OSError as error:
-        raise ConfigurationError(f"the file {STORES_FILE} in {folder} cannot be read: {error.strerror}") from error
-    os.environ.update(said)
+        raise ConfigurationError(f"the file {SECRETS_FILE} in {folder} cannot be read: {error.strerror}") from error
+    os.environ.update(variables)
 
 
-def _urls_in(text: bytes) -> dict[str, str]:
-    """The two stores that the file names, and nothing else that it may hold."""
+def _variables_in(text: bytes) -> dict[str, str]:
+    """The variables of stores and connections in the file, and nothing else that it may hold."""
     try:
-        said = json.loads(text)
-        urls = {name: said[name] for name in (STORE, DEAD_LETTER_STORE)}
-    except (ValueError, RecursionError, LookupError, TypeError):
-        urls = {}
-    if not urls or not all(url and isinstance(url, str) for url in urls.values()):
+        said = dict(json.loads(text))
+    except (ValueError, RecursionError, TypeError):
+        said = {}
+    connections = [name for name in said if name.startswith(variable_of(""))]
+    variables = {name: said.get(name) for name in (STORE, DEAD_LETTER_STORE, *connections)}
+    if not all(value and isinstance(value, str) for value in variables.values()):
         # No cause: it would show the text.
-        raise ConfigurationError(f"the file {STORES_FILE} must name {STORE} and {DEAD_LETTER_STORE}, each by a URL")
-    return urls
+        raise ConfigurationError(f"the file {SECRETS_FILE} must name {STORE} and {DEAD_LETTER_STORE}, each by a URL")
+    return variables

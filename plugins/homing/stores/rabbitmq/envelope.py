@@ -187,7 +187,9 @@ def unpack(delivery: Incoming, lock_token: str) -> Message:
     try:
         return _unpack(delivery, delivery.mark, lock_token)
     except (OverflowError, TypeError, ValueError) as error:
-        raise UnreadableMessageError(f"message {delivery.id} is not as Homing writes them: {error}") from error
+        raise UnreadableMessageError(
+            f"message {delivery.id} cannot be decoded, though Homing marked it: {error}"
+        ) from error
 
 
 def _unpack(delivery: Incoming, mark: Mark, lock_token: str) -> Message:

@@ -40,7 +40,7 @@ def make_engine(
     A server from which nothing is heard for `timeout` seconds is away. None waits for ever, for the few things that
     take as long as they take.
     """
-    backend, place = url.get_backend_name(), str(url.database)
+    backend, asked = url.get_backend_name(), url
     url, secured = driver_settings(url, required=require_tls)
     # Parameters are payloads: they must not reach a log through an error text.
     options: dict[str, Any] = {
@@ -61,8 +61,16 @@ def make_engine(
         raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
     if read_only:
         sqlalchemy.event.listen(engine, "connect", partial(_refuse_writing, backend))
+    _set_up_connections(engine, asked, timeout, relaxed=relaxed, read_only=read_only)
+    return engine
+
+
+def _set_up_connections(engine: Engine, url: URL, timeout: float | None, *, relaxed: bool, read_only: bool) -> None:
+    """Sees to it that each connection, and each transaction, is set up as the store needs it."""
+    backend = url.get_backend_name()
     usual = timeout or timeouts.UNLIMITED
     if backend == "sqlite":
+        place = str(url.database)
         sqlalchemy.event.listen(engine, "connect", partial(_note_file, place))
         sqlalchemy.event.listen(engine, "checkout", partial(_refuse_other_file, place))
         if not read_only:
@@ -77,7 +85,6 @@ def make_engine(
             sqlalchemy.event.listen(engine, "do_connect", partial(_connect_postgresql, timeout=timeout))
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_postgresql, usual=usual, relaxed=relaxed))
         sqlalchemy.event.listen(engine, "begin", timeouts.limit_postgresql)
-    return engine
 
 
 def anchored(url: URL) -> URL:
