@@ -343,7 +343,7 @@ GUARDS = (
     guard(
         "nor is anything else taken from it",
         "spark/submit/secrets.py",
-        "{name: said.get(name) for name in (STORE, DEAD_LETTER_STORE, *connections)}",
+        '{name: said.get(name, "") for name in (STORE, DEAD_LETTER_STORE, *connections)}',
         "said",
         f"{_SUBMITTING}test_a_file_of_secrets_sets_stores_and_connections_alone_and_only_where_there_are_none",
     ),

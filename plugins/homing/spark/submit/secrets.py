@@ -89,11 +89,11 @@ def read_secrets_file(folder: Path) -> None:
 def _variables_in(text: bytes) -> dict[str, str]:
     """The variables of stores and connections in the file, and nothing else that it may hold."""
     try:
-        said = dict(json.loads(text))
+        said: dict[str, Any] = dict(json.loads(text))
     except (ValueError, RecursionError, TypeError):
         said = {}
     connections = [name for name in said if name.startswith(variable_of(""))]
-    variables = {name: said.get(name) for name in (STORE, DEAD_LETTER_STORE, *connections)}
+    variables = {name: said.get(name, "") for name in (STORE, DEAD_LETTER_STORE, *connections)}
     if not all(value and isinstance(value, str) for value in variables.values()):
         # No cause: it would show the text.
         raise ConfigurationError(f"the file {SECRETS_FILE} must name {STORE} and {DEAD_LETTER_STORE}, each by a URL")
