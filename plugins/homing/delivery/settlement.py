@@ -415,8 +415,9 @@ def _store(copies: Sequence[Message], to: PipelineStore) -> set[str]:
         raise
     except (StoreError, ContentError) as error:
         if len(copies) == 1:
-            log.error("message %s stays where it is, because store %s refuses it: %s", copies[0].id, to.name, error)
-            return {copies[0].id}
+            stays = copies[0].id
+            log.error("message %s stays where it is: store %s refuses it: %s", stays, to.name, error)  # noqa: TRY400
+            return {stays}
         half = len(copies) // 2
         return _store(copies[:half], to) | _store(copies[half:], to)
     return set()
