@@ -315,7 +315,7 @@ class AirflowStack(AirflowApi):
             child.poll()
         return marked_processes(self._state["marker"])
 
-    def wait_healthy(self, timeout: float = 120.0) -> None:
+    def wait_healthy(self, timeout: float = 300.0) -> None:
         """Wait until all components have reported since they were started.
 
         Raises StackError with the end of the log of a component that died or did not report in time.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import pytest
+
 from homing.stores.sql import SqlStore
+from homing.stores.sql.database import Database
 
 
 class Clock:
@@ -33,3 +36,9 @@ def let_time_pass(store: SqlStore, seconds: float) -> None:
     """For this consumer of a SQLite database it is so much later, and for all others it is not."""
     ticks = store._database._ticks
     store._database._ticks = lambda: ticks() + int(seconds * 1_000_000_000)
+
+
+def let_all_time_pass(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """For every SQL store of this process it is so much later."""
+    now = Database.now
+    patch.setattr(Database, "now", lambda database: now(database) + int(seconds * 1_000_000_000))

@@ -28,7 +28,15 @@ os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 #: Folders whose tests share what is dear to start: one Airflow, one Spark session, one broker.
 TOGETHER = ("airflow", "spark", "rabbitmq")
 #: Files of those folders that start something of their own, and may as well do so elsewhere.
-APART = ("test_cluster", "test_connect", "test_secure_cluster")
+APART = (
+    "test_cluster",
+    "test_command_line",
+    "test_connect",
+    "test_dag_files",
+    "test_marks",
+    "test_replay_form",
+    "test_secure_cluster",
+)
 #: In the names of tests everywhere else: what all that need it share, wherever they are.
 ALL_OF = ("rabbitmq", "SimpleAuth", "FAB")
 #: In the names of tests everywhere else: what each process of the tests has one of, and what parts a file.

@@ -28,7 +28,7 @@ def submit(scale: Scale, services: Services) -> Iterator[Row]:
     def ours() -> None:
         with class_archive() as start:
             _submit(script, start.environment)
-            start.had_session = True
+            start.note_session()
 
     if not list(cache_folder().glob("*.jsa")):
         say("a first spark-submit makes the class-data archive")

@@ -75,7 +75,7 @@ GUARDS = (
     ),
     guard(
         "where a user may not make the tables, the error names homing init",
-        _DATABASE,
+        "stores/sql/required_tables.py",
         "            if not is_denied(error):\n                raise\n",
         "            raise\n",
         f"{_ROLE}test_tables_that_are_missing_are_a_fault_that_names_homing_init",

@@ -19,6 +19,8 @@ _OBSERVED, _CONNECTED = (f"tests/unit/airflow_parts/test_{name}.py::" for name i
 _FUZZED = "tests/fuzz/test_xcoms.py::"
 _ROUTED, _FORGED = (f"tests/trust/test_{name}.py::" for name in ("routes", "forged"))
 
+_DEFAULTS = "tests/unit/airflow_parts/test_defaults.py::"
+
 GUARDS = (
     guard(
         "a pipeline claims messages of its own partitions only",
@@ -299,6 +301,48 @@ GUARDS = (
         "    if not isinstance(selected, list | tuple) or not all(\n",
         "    if not isinstance(selected, list | tuple | str | dict) or not any(\n",
         f"{_FUZZED}test_a_task_refuses_what_select_cannot_have_returned_or_finds_nothing",
+    ),
+    guard(
+        "a work directory that cannot be reached, for want of Java, keeps no batch from being settled",
+        "spark/submit/hadoop_shell.py",
+        "    except ConfigurationError as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        "tests/unit/airflow_parts/test_work_elsewhere.py::test_its_messages_are_settled_all_the_same[Spark needs Java]",
+    ),
+    guard(
+        "two DAGs of one name in a file are refused",
+        "airflow/dags/neighbours.py",
+        "    if any(dag.dag_id == dag_id for dag in _dags_of_file()):\n",
+        "    if any(dag.dag_id == dag_id for dag in ()):\n",
+        f"{_DEFAULTS}test_two_dags_of_one_name_in_a_file_are_refused[twice]",
+    ),
+    guard(
+        "two chains on one store are refused",
+        "airflow/dags/neighbours.py",
+        "        if other.chain != pipeline.chain:\n",
+        "        if not other.chain:\n",
+        f"{_DEFAULTS}test_two_chains_on_one_store_are_refused",
+    ),
+    guard(
+        "a callback of the author is called for the replay, too",
+        "airflow/dags/delivery_dag.py",
+        "[dead_letter_callback, *callbacks_in(dag.default_args)]",
+        "[dead_letter_callback]",
+        f"{_DEFAULTS}test_callbacks_of_the_author_are_called_after_ours[said2-called2]",
+    ),
+    guard(
+        "a test run waits for no message that nobody stores",
+        "airflow/trial_run.py",
+        "== _IN_PROCESS:",
+        "== 0:",
+        f"{_DEFAULTS}test_a_test_run_does_not_wait_for_messages",
+    ),
+    guard(
+        "a connection of Spark that was chosen and does not exist is no local master",
+        "airflow/hooks/spark.py",
+        "        if connection_id != DEFAULT_CONNECTION:\n",
+        "        if not connection_id:\n",
+        f"{_DEFAULTS}test_a_connection_that_was_chosen_and_does_not_exist_is_named",
     ),
     guard(
         "a store that takes nothing is not taken for a broker that is away",

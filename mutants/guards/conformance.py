@@ -5,7 +5,8 @@ from __future__ import annotations
 from mutants.guard import guard
 
 _CONFIG, _LISTENER, _ATTEMPT = "listener/config.py", "listener/store_listener.py", "pipeline/attempt.py"
-_LIFECYCLE_OF = "listener/lifecycle.py"
+_LIFECYCLE_OF, _OUTCOMES = "listener/lifecycle.py", "listener/settlement.py"
+_ENDS = "tests/unit/listener/test_outcomes.py::"
 _CLAIMS, _PROPERTIES, _DUE = "stores/sql/claims.py", "stores/sql/properties.py", "stores/sql/claim_query.py"
 _CONFIGURED, _LIFECYCLE = "tests/unit/listener/test_config.py::", "tests/unit/listener/test_lifecycle.py::"
 _SOURCE = "tests/unit/pipeline/test_chain_source_flow.py::"
@@ -62,6 +63,62 @@ GUARDS = (
         "        waiting = self._oldest_waiting()\n",
         "        waiting = None\n",
         "tests/unit/listener/test_outcomes.py::test_oldest_age_is_that_of_the_longest_waiting_message_of_the_store",
+    ),
+    guard(
+        "max_retries is a whole number from zero up",
+        "constraints.py",
+        "Count = Annotated[int, Meta(ge=0)]",
+        "Count = Annotated[int, Meta(ge=-9)]",
+        f"{_CONFIGURED}test_max_retries_must_be_a_whole_number_from_zero_up",
+    ),
+    guard(
+        "what was handled is acknowledged as processed",
+        _OUTCOMES,
+        "            self.settle(delivery, True, metrics.PROCESSED)\n",
+        "            self.settle(delivery, False, metrics.PROCESSED)\n",
+        f"{_LIFECYCLE}test_started_listener_hands_the_content_to_the_service_and_acknowledges",
+    ),
+    guard(
+        "an error that a service returns is a failure",
+        "listener/service.py",
+        "            return Answer.of(_awaited(self._compiled(message)))\n",
+        "            return Answer(_awaited(self._compiled(message)))\n",
+        f"{_ENDS}test_returned_exception_is_a_failure",
+    ),
+    guard(
+        "a listener waits for the polling interval once nothing is due",
+        "listener/in_flight.py",
+        "            self._next_poll = now if news else now + pause\n",
+        "            self._next_poll = now\n",
+        f"{_ENDS}test_listener_drains_what_is_due_and_then_waits_for_the_polling_interval",
+    ),
+    guard(
+        "a listener's retry interval passes",
+        _OUTCOMES,
+        "        self._retry(delivery, decision.delay)\n",
+        "        self._retry(delivery, 0.0)\n",
+        f"{_ENDS}test_retry_interval_passes_between_attempts",
+    ),
+    guard(
+        "without a dead-letter store, what failed for good is acknowledged with failure",
+        _OUTCOMES,
+        "            self.settle(delivery, False, metrics.RELEASED)\n",
+        "            self.settle(delivery, True, metrics.RELEASED)\n",
+        f"{_ENDS}test_without_dead_letter_store_the_message_is_acknowledged_with_failure",
+    ),
+    guard(
+        "with the drop switch, it is acknowledged with success",
+        _OUTCOMES,
+        "        elif config.drop_message_after_max_retries:\n",
+        "        elif False:\n",
+        f"{_ENDS}test_drop_switch_acknowledges_with_success",
+    ),
+    guard(
+        "with a dead-letter store it goes there, whatever the switch says",
+        _OUTCOMES,
+        "        if config.dead_letter_store is not None:\n            dead",
+        "        if config.dead_letter_store and not config.drop_message_after_max_retries:\n            dead",
+        f"{_ENDS}test_dead_letter_store_is_used_whatever_the_switch_says",
     ),
     # -- the pipeline proposal -----------------------------------------------------------------------------------
     guard(
@@ -197,7 +254,7 @@ GUARDS = (
     ),
     guard(
         "what was acknowledged long ago is purged by itself",
-        "stores/sql/store.py",
+        "stores/sql/paced_claims.py",
         "        if properties.purge_after and",
         "        if False and",
         f"{_DATABASES}test_acknowledged_messages_are_purged_by_themselves_after_purge_after[sqlite]",
@@ -221,7 +278,7 @@ GUARDS = (
         _DUE,
         "    if share is None:\n",
         "    if True:\n",
-        "tests/conformance/test_abilities.py::test_consumers_share_a_store_out_by_partition[sqlite]",
+        "tests/conformance/test_order.py::test_consumers_share_a_store_out_by_partition[sqlite]",
     ),
     # -- Service Bus ---------------------------------------------------------------------------------------------
     guard(

@@ -103,8 +103,8 @@ GUARDS = (
     guard(
         "only what is complete is acknowledged",
         _SETTLING,
-        "self._finish(held, [head.row_id for head in found.complete])\n            gone",
-        "self._finish(held, [head.row_id for head in (*found.complete, *found.untouched)])\n            gone",
+        "self._finish(held, [message.row_id for message in found.complete])\n            gone",
+        "self._finish(held, [message.row_id for message in (*found.complete, *found.untouched)])\n            gone",
         f"{_BATCHES}test_a_message_nobody_got_to_is_released_and_claimed_again[sqlite]",
     ),
     guard(
@@ -139,7 +139,7 @@ GUARDS = (
     guard(
         "a replay dead-letters what failed in it, and not what was merely there",
         _SETTLING,
-        "if not tried or self._failed_here(found.entries[head.row_id])]",
+        "if not tried or self._failed_here(found.entries[message.row_id])]",
         "]",
         f"{_BATCHES}test_an_outage_is_not_a_poison_message[sqlite]",
     ),
@@ -160,7 +160,7 @@ GUARDS = (
     guard(
         "where nobody knows which message it was, a crash is counted for each",
         _SETTLING,
-        "held.store.count_crash(held.lease, [head.row_id for head in died])",
+        "held.store.count_crash(held.lease, [message.row_id for message in died])",
         "assert died is not None",
         f"{_CRASHES}test_where_nobody_knows_which_message_it_was_a_crash_is_counted_for_each_that_is_not_done[sqlite]",
     ),
@@ -181,15 +181,15 @@ GUARDS = (
     guard(
         "a part that was in hand is suspected, and no other",
         _SETTLING,
-        "any(span is None or span.covers(head.row_id, head.message_id) for span in spans)",
+        "any(span is None or span.covers(message.row_id, message.message_id) for span in spans)",
         "any(span is None or span for span in spans)",
         f"{_CRASHES}test_of_a_part_that_was_in_hand_only_its_messages_are_suspected[sqlite]",
     ),
     guard(
         "what is there at too many deaths has failed",
         _SETTLING,
-        "if head.crashes + 1 >= most]",
-        "if head.crashes + 1 >= most + 10**6]",
+        "if message.crashes + 1 >= most]",
+        "if message.crashes + 1 >= most + 10**6]",
         f"{_CRASHES}test_a_message_that_was_there_at_too_many_deaths_has_failed[sqlite]",
     ),
     # -- what a store gave up ----------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ GUARDS = (
     guard(
         "what a store gave up is recorded as failed, so that a replay finds it",
         _SETTLING,
-        "self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)",
+        "self._record_as_failed([rows[message.row_id] for message in found.untouched], copies)",
         "assert rows is not None",
         f"{_MOVES}test_what_a_store_gave_up_is_found_by_a_replay_of_its_batch[sqlite]",
     ),
@@ -239,8 +239,8 @@ GUARDS = (
     guard(
         "what a settlement that died has copied is finished, and not done twice",
         _SETTLING,
-        "moved = {head.row_id for head in heads if head.ref in there}",
-        "moved = {head.row_id for head in heads if head.ref in there and not heads}",
+        "moved = {message.row_id for message in messages if message.ref in there}",
+        "moved = {message.row_id for message in messages if message.ref in there and not messages}",
         f"{_BATCHES}test_a_run_cleared_after_a_settlement_that_died_holds_each_message_once[sqlite]",
     ),
     guard(
@@ -356,8 +356,8 @@ GUARDS = (
     guard(
         "the books balance when every destination's and every batch's do",
         _BOOKS,
-        "for column in (self.total, *self.destinations.values(), *self.batches.values()))",
-        "for column in (self.total,))",
+        "for totals in (self.total, *self.destinations.values(), *self.batches.values()))",
+        "for totals in (self.total,))",
         f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[destinations]",
         f"{_AUDIT}test_books_in_which_one_column_does_not_balance_do_not_balance[batches]",
     ),

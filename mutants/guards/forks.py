@@ -31,9 +31,9 @@ GUARDS = (
     ),
     guard(
         "a forked process waits for no lock that a thread of its parent's held",
-        "stores/sql/database.py",
-        'tokens may settle them here as well."""\n        self._lock = threading.Lock()\n',
-        'tokens may settle them here as well."""\n',
+        "stores/sql/required_tables.py",
+        '"""In a forked process."""\n        self._lock = threading.Lock()\n',
+        '"""In a forked process."""\n',
         f"{_SQL}test_a_lock_that_a_thread_held_does_not_hang_the_child[postgresql]",
     ),
     guard(

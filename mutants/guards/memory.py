@@ -30,7 +30,7 @@ GUARDS = (
         "            held: list[Any] = []\n"
         "            for message, outcome in zip(messages, outcomes, strict=True):\n"
         "                self._settle_one(self._held(*self._claimed_as(message)), outcome, now)\n",
-        f"{_ABILITIES}test_settling_many_is_all_or_none[memory]",
+        "tests/conformance/test_claims.py::test_settling_many_is_all_or_none[memory]",
     ),
     guard(
         "one message given twice is settled by neither",
@@ -51,7 +51,7 @@ GUARDS = (
         _STORE,
         "entries = [self._held(message.id, message.lock_token) for message in messages]",
         "entries = [self._index.entries[message.id] for message in messages]",
-        f"{_ABILITIES}test_renewing_keeps_a_lease_and_fails_once_it_is_lost[memory]",
+        "tests/conformance/test_claims.py::test_renewing_keeps_a_lease_and_fails_once_it_is_lost[memory]",
     ),
     guard(
         "what is due already is not cancelled",
@@ -129,7 +129,7 @@ GUARDS = (
         _STORE,
         "token = live.pop() if len(live) == 1 else None",
         "token = None",
-        f"{_ABILITIES}test_claiming_again_with_the_same_batch_id_returns_the_same_batch[memory]",
+        "tests/conformance/test_claims.py::test_claiming_again_with_the_same_batch_id_returns_the_same_batch[memory]",
     ),
     guard(
         "a lease that ran out counts as a crash",
@@ -143,34 +143,34 @@ GUARDS = (
         _INDEX,
         "        self.leave_batch(entry)\n        entry.batch_id = batch_id\n",
         "        entry.batch_id = batch_id\n",
-        f"{_ABILITIES}test_a_batch_whose_lease_ran_out_does_not_get_back_what_others_hold[memory]",
+        "tests/conformance/test_claims.py::test_a_batch_whose_lease_ran_out_does_not_get_back_what_others_hold[memory]",
     ),
     guard(
         "a batch claimed again has only what is not finished",
         _INDEX,
         "if entry.state in (LEASED, AVAILABLE)]",
         "if entry.state]",
-        f"{_ABILITIES}test_claiming_again_with_the_same_batch_id_returns_the_same_batch[memory]",
+        "tests/conformance/test_claims.py::test_claiming_again_with_the_same_batch_id_returns_the_same_batch[memory]",
     ),
     guard(
         "only the first of a session goes",
         _INDEX,
         "return entry.session_id is None or self._sessions",
         "return True or self._sessions",
-        f"{_ABILITIES}test_a_session_is_delivered_one_at_a_time_in_order[memory]",
+        "tests/conformance/test_order.py::test_a_session_is_delivered_one_at_a_time_in_order[memory]",
     ),
     guard(
         "a session of which somebody holds a message is nobody else's",
         _INDEX,
         "            if entry.state == LEASED:\n                return []\n",
         "            if entry.state == LEASED:\n                continue\n",
-        f"{_ABILITIES}test_a_session_claimed_by_its_id_comes_whole_and_in_order_to_one_consumer[memory]",
+        "tests/conformance/test_order.py::test_a_session_claimed_by_its_id_comes_whole_and_in_order_to_one_consumer[memory]",
     ),
     guard(
         "what a heap says of an earlier state is stale",
         _INDEX,
         "            if entry.stamp == stamp:\n                yield entry\n",
         "            yield entry\n",
-        f"{_ABILITIES}test_renewing_keeps_a_lease_and_fails_once_it_is_lost[memory]",
+        "tests/conformance/test_claims.py::test_renewing_keeps_a_lease_and_fails_once_it_is_lost[memory]",
     ),
 )

@@ -33,13 +33,6 @@ GUARDS = (
         "tests/unit/delivery/test_read_only_dead_letters.py::test_process_and_deliver_go_on_without_it",
     ),
     guard(
-        "a table that was dropped is not waited for",
-        "stores/sql/database.py",
-        "            if is_missing_table(error):\n",
-        "            if False:\n",
-        f"{_OUTAGES}test_a_dropped_table_is_told_as_one[sqlite-claim]",
-    ),
-    guard(
         "a PostgreSQL that says nothing is not waited for for ever",
         "stores/sql/engine.py",
         "                    elif time.monotonic() - heard > silence:\n",

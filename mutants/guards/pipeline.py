@@ -116,7 +116,7 @@ GUARDS = (
     guard(
         "what a processor may set as a header, a store takes",
         "pipeline/context.py",
-        "            written = copy_json({key: value})\n",
+        "            written = copy_json({key: value}, levels=DEEPEST_PART)\n",
         "            written = {key: value}\n",
         f"{_HEADERS}test_a_header_that_no_store_takes_fails_the_processor_that_sets_it",
     ),
@@ -180,5 +180,22 @@ GUARDS = (
         "if isinstance(cause, KeyboardInterrupt) or _ran_through(cause, codes):",
         "if isinstance(cause, KeyboardInterrupt):",
         "tests/unit/invocation/test_interrupts.py::test_airflows_timeout_ends_the_task_and_fails_no_message",
+    ),
+    guard(
+        "an argument that does not exist is named with the one that was meant",
+        "arguments.py",
+        "        if not arguments.keys() <= set(known):\n",
+        "        if not arguments:\n",
+        "tests/unit/test_arguments.py::"
+        "test_an_argument_that_does_not_exist_is_named_with_the_one_that_was_meant[ListenerConfig]",
+    ),
+    guard(
+        "an error of the command line repeats no value, which may be a store's URL",
+        "cli/main.py",
+        'word.partition("=")[0]',
+        "word",
+        "tests/unit/test_arguments.py::"
+        "test_so_is_a_word_of_the_command_line_and_no_value_is_repeated"
+        "[words2-send has no option '--stroe'; did you mean --store?]",
     ),
 )

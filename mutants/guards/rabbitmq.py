@@ -8,6 +8,7 @@ _STORE, _CONSUMER, _PUBLISHER = (f"stores/rabbitmq/{name}.py" for name in ("stor
 _ENVELOPE, _TOPOLOGY = (f"stores/rabbitmq/{name}.py" for name in ("envelope", "topology"))
 _DYING, _SENDING, _RECEIVING = (f"tests/rabbitmq/test_{name}.py::" for name in ("dying", "sending", "receiving"))
 _STRANGERS, _WAITING, _KILLED = (f"tests/rabbitmq/test_{name}.py::" for name in ("strangers", "waiting", "killed"))
+_FORGED = "tests/rabbitmq/test_forged_bookkeeping.py::"
 _ON = f"{_DYING}test_a_message_sent_on_by_its_consumer_is_acknowledged_only_when_the_copy_is_there"
 _ELSEWHERE = f"{_DYING}test_a_message_that_has_to_go_elsewhere_is_acknowledged_only_when_it_is_there"
 
@@ -290,5 +291,42 @@ GUARDS = (
         "        return envelope.delayed(packed, self.name, time.time() + seconds, time.time())\n",
         f"{_WAITING}test_what_waits_for_its_next_try_waits_no_longer_where_the_clock_of_whoever_had_it_is_wrong"
         "[postponed-3600.0]",
+    ),
+    guard(
+        "no sender gives a message more lives than others have",
+        _ENVELOPE,
+        "    return max(0, value) if isinstance(value, int) else 0\n",
+        "    return value if isinstance(value, int) else 0\n",
+        f"{_FORGED}test_what_kills_its_consumer_is_found_whatever_was_said_of_its_crashes[homing-crashes-quorum]",
+        f"{_FORGED}test_what_kills_its_consumer_is_found_whatever_was_said_of_its_crashes[x-delivery-count-classic]",
+    ),
+    guard(
+        "a message that may live beyond the last day holds up nobody",
+        _ENVELOPE,
+        "    return (message.scheduled_at or message.enqueued_at).timestamp() + message.time_to_live.total_seconds()\n",
+        "    return ((message.scheduled_at or message.enqueued_at) + message.time_to_live).timestamp()\n",
+        f"{_FORGED}test_a_message_that_may_live_beyond_the_last_day_holds_up_nobody[headers0]",
+    ),
+    guard(
+        "properties that nobody can read stop no consumer",
+        "stores/rabbitmq/connection.py",
+        "            if self._frame_buffer[0] != spec.FRAME_HEADER:\n",
+        "            if True:\n",
+        f"{_FORGED}test_properties_that_nobody_can_read_stop_no_consumer[1200 levels-1]",
+        f"{_FORGED}test_properties_that_nobody_can_read_stop_no_consumer[a time after all times-100]",
+    ),
+    guard(
+        "headers that could not be sent on are not taken over",
+        _ENVELOPE,
+        "        if is_too_deep(self.headers):",
+        "        if False:",
+        f"{_FORGED}test_properties_that_nobody_can_read_stop_no_consumer[201 levels-1]",
+    ),
+    guard(
+        "a property that is no text is made one",
+        _ENVELOPE,
+        'return value.decode(errors="replace") if isinstance(value, bytes) else value',
+        "return value  # type: ignore[return-value]",
+        f"{_FORGED}test_a_property_that_is_no_text_stops_no_consumer[content_type]",
     ),
 )

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from mutants.guard import guard
 
-_STORE, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("store", "row_sizes", "claims"))
+_INSERT, _WEIGHTS, _CLAIMS = (f"stores/sql/{name}.py" for name in ("insert", "row_sizes", "claims"))
 _LIMIT, _SETTLING, _FAILURE = "size_limit.py", "delivery/settlement.py", "failure.py"
 _LIMITS = "tests/unit/stores/test_size_limit.py::"
 _LARGE = "tests/unit/delivery/test_large_messages.py::"
 _ALONE = "tests/unit/executors/test_alone.py::"
 
+_DEEP = "tests/unit/delivery/test_deep_messages.py::"
+
 GUARDS = (
     guard(
         "a message that is too large is not taken in",
-        _STORE,
-        "                limit.check(self.name, item.id, item.content, made)\n",
+        _INSERT,
+        "                limit.check(name, item.id, item.content, made)\n",
         "",
         f"{_LIMITS}test_headers_and_properties_count_too[sqlite]",
     ),
     guard(
         "nor is a content",
-        _STORE,
-        '                    limit.check(self.name, made["id"], item, made)\n',
+        _INSERT,
+        '                    limit.check(name, made["id"], item, made)\n',
         "                    pass\n",
         f"{_LIMITS}test_of_many_none_is_stored_when_one_is_too_large[sqlite]",
     ),
@@ -66,6 +68,36 @@ GUARDS = (
         "excerpt(as_json(value), share)",
         "as_json(value)",
         "tests/unit/pipeline/test_failure_record.py::test_what_explains_a_failure_is_cut_and_the_content_is_not",
+    ),
+    guard(
+        "nothing is taken in that is nested too deeply to be kept when it fails",
+        "json_values.py",
+        "    if not levels and kind in _CONTAINERS:\n",
+        "    if False:\n",
+        f"{_DEEP}test_what_is_nested_deeper_is_not_taken_in[sqlite-201]",
+    ),
+    guard(
+        "what plain SQL wrote deeper than that is not read as a message",
+        "message.py",
+        'if body.count("[") + body.count("{") > DEEPEST and is_too_deep(value):',
+        "if False:",
+        f"{_DEEP}test_what_plain_sql_wrote_deeper_fails_alone[sqlite-400]",
+    ),
+    guard(
+        "what explains a failure is not nested deeper than a record can hold",
+        "failure.py",
+        "def as_json(value: Any) -> Any:\n"
+        '    """The value, with whatever JSON cannot carry in it replaced by its repr. Never fails."""\n'
+        "    try:\n        return copy_json(value, levels=DEEPEST_PART)\n",
+        "def as_json(value: Any) -> Any:\n    try:\n        return copy_json(value)\n",
+        f"{_DEEP}test_the_deepest_message_that_is_taken_in_can_be_kept_when_it_fails[sqlite]",
+    ),
+    guard(
+        "headers, which a record holds as they are, leave it room",
+        "message.py",
+        'wanted="JSON values", levels=DEEPEST_PART)',
+        'wanted="JSON values")',
+        f"{_DEEP}test_what_is_nested_deeper_is_not_taken_in[sqlite-201]",
     ),
     guard(
         "the ledger is written in portions of bytes",

@@ -21,6 +21,7 @@ _RENAMED = (
 )
 _RENAMING = ("by_a_filter", "by_a_transformer", "for_one", "for_all")
 _WHOLE = "tests/unit/executors/test_whole_batch.py::"
+_ARCHIVE, _ARCHIVES = "spark/submit/class_archive.py", "tests/unit/executors/test_class_archive.py::"
 
 GUARDS = (
     guard(
@@ -213,6 +214,34 @@ GUARDS = (
         "stop = first_young",
         "tests/unit/executors/test_data_source.py::"
         "test_a_stream_skips_nothing_that_is_committed_after_higher_numbers[mariadb]",
+    ),
+    guard(
+        "a job whose messages failed leaves its class archive, too",
+        _ARCHIVE,
+        "        _keep(new, archive, start)  # the messages failed, not the job\n",
+        "",
+        f"{_ARCHIVES}test_a_job_whose_messages_failed_leaves_its_archive",
+    ),
+    guard(
+        "an archive that is made removes its own old ones and nobody else's",
+        _ARCHIVE,
+        'archive.parent.glob(f"{place}-*")',
+        'archive.parent.glob("spark-*")',
+        f"{_ARCHIVES}test_each_installation_keeps_one_archive_and_leaves_those_of_others_alone",
+    ),
+    guard(
+        "an archive is never made twice at once",
+        _ARCHIVE,
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)\n",
+        f"{_ARCHIVES}test_only_one_job_at_a_time_makes_the_archive",
+    ),
+    guard(
+        "a job without a session makes no archive",
+        _ARCHIVE,
+        "start.ready_after is None or not new.is_file()",
+        "not new.is_file()",
+        f"{_ARCHIVES}test_a_job_that_never_ran_had_no_session_or_was_ended_leaves_no_archive",
     ),
     guard(
         "an empty map is stored as an object and not as an array",

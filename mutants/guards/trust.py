@@ -63,9 +63,9 @@ GUARDS = (
     ),
     guard(
         "the SQLite file that a link leads to is made for its owner alone",
-        "stores/sql/engine.py",
-        "os.path.realpath(str(url.database))",
-        "str(url.database)",
+        "stores/sql/private_file.py",
+        "os.path.realpath(database)",
+        "database",
         f"{_URLS}test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too",
     ),
     guard(
@@ -283,5 +283,54 @@ GUARDS = (
         "                self.replay(message)\n",
         "tests/unit/pipeline/test_chain_as_service.py::"
         "test_a_record_that_a_producer_forged_takes_no_place_of_anothers_dead_letter[True]",
+    ),
+    guard(
+        "a password in an argument is warned of",
+        "cli/main.py",
+        "    if any(map(shows_password, _references(arguments))):\n",
+        "    if False:\n",
+        "tests/unit/cli/test_looking.py::test_a_password_in_an_argument_is_warned_of",
+    ),
+    guard(
+        "a URL in the wrong place of a command line is not repeated",
+        "cli/main.py",
+        'super().error(printable(_URL.sub("…", message)))',
+        "super().error(message)",
+        "tests/unit/cli/test_looking.py::test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv0]",
+        "tests/unit/cli/test_looking.py::test_a_url_in_the_wrong_place_is_refused_and_not_repeated[argv4]",
+    ),
+    guard(
+        "a value that Spark quotes is the fault of its message, whatever it says",
+        "spark/error_kinds.py",
+        " and not _ABOUT_VALUES.search(text)",
+        "",
+        "tests/unit/executors/test_signs.py::"
+        "test_a_value_that_spark_quotes_is_a_fault_of_its_message_whatever_it_says[22018-[SPARK_JOB_CANCELLED]]",
+        "tests/spark/test_strangers.py::"
+        "test_a_message_that_speaks_like_an_outage_or_a_crash_is_found_and_the_rest_goes_on[[SPARK_JOB_CANCELLED]]",
+    ),
+    guard(
+        "only the line of a traceback says that a store is away",
+        "spark/error_kinds.py",
+        r'r"^homing\.errors',
+        r'r"homing\.errors',
+        "tests/unit/executors/test_signs.py::test_an_authors_error_may_speak_of_ours",
+    ),
+    guard(
+        "what a handler prints of a message does not say where a task's link leads",
+        "airflow/operators/spark.py",
+        "if not self.spark_application and (found := find_ui(str(line))):",
+        "if found := find_ui(str(line)):",
+        "tests/unit/airflow_parts/test_observing.py::"
+        "test_what_a_handler_prints_of_a_message_does_not_say_where_the_link_to_spark_leads",
+    ),
+    guard(
+        "a SQLite file that another user put where everybody can is not a store's",
+        "stores/sql/private_file.py",
+        "            if owner not in (_ROOT, os.geteuid(), folder.st_uid):\n",
+        "            if False:\n",
+        f"{_URLS}test_a_file_that_another_user_put_where_everybody_can_is_not_taken_for_the_stores[inbox.db]",
+        f"{_URLS}test_a_file_that_another_user_put_where_everybody_can_is_not_taken_for_the_stores[inbox.db-wal]",
+        f"{_URLS}test_a_file_that_another_user_put_where_everybody_can_is_not_taken_for_the_stores[a link]",
     ),
 )

@@ -1,5 +1,7 @@
 """Homing: guaranteed message delivery for people who run Airflow and Spark."""
 
+from homing.connection import Connection
+from homing.declared_connections import connections
 from homing.invocation.batch_result import PartialFailure
 from homing.invocation.circuit_breaker import CircuitBreaker
 from homing.listener import ListenerConfig, StoreListener
@@ -28,6 +30,7 @@ make_log_records_printable()
 
 __all__ = [
     "CircuitBreaker",
+    "Connection",
     "Drop",
     "ExecutionError",
     "ExecutionResult",
@@ -40,6 +43,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "StoreListener",
+    "connections",
     "destination",
     "destination_router",
     "message_filter",

@@ -8,6 +8,7 @@ HomingError
 │   ├── EntityExistsError       one that exists already
 │   ├── NotPermittedError       a database that does not let its user do this (also a StoreError)
 │   ├── TlsError                (a StoreError too) a server that cannot prove who it is, or does not speak TLS
+│   ├── MissingConnectionError  a connection that a handler asks for is not there, or cannot be read
 │   ├── ChainError              a HandlerChain that cannot be built
 │   └── ChainImportError        a chain that cannot be imported by its "module:attribute" name
 ├── ContentError                about one message's content
@@ -79,6 +80,13 @@ class ChainError(ConfigurationError):
 
 class ChainImportError(ConfigurationError, ImportError):
     """A chain that cannot be imported by its "module:attribute" name."""
+
+
+class MissingConnectionError(ConfigurationError):
+    """A connection that a handler asks for is not there, or cannot be read: no handler has run, and no message failed.
+
+    The text says which handler asks for it and how to define it.
+    """
 
 
 class ContentError(HomingError):

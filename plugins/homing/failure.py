@@ -32,7 +32,7 @@ import msgspec
 from homing.errors import UnreadableMessageError, UnstorableContentError
 from homing.excerpts import excerpt
 from homing.ids import new_id, random_hex
-from homing.json_values import copy_json
+from homing.json_values import DEEPEST_PART, copy_json
 from homing.message import Message, MessageRef, decode, encode
 
 #: Marks a message whose content is a failure record.
@@ -403,7 +403,7 @@ def _read_message(written: dict[str, Any]) -> Message:
 def as_json(value: Any) -> Any:
     """The value, with whatever JSON cannot carry in it replaced by its repr. Never fails."""
     try:
-        return copy_json(value)
+        return copy_json(value, levels=DEEPEST_PART)
     except UnstorableContentError:
         if type(value) is dict:
             return {_capped(key) if type(key) is str else _capped_repr(key): _json_or_repr(value[key]) for key in value}
@@ -412,7 +412,7 @@ def as_json(value: Any) -> Any:
 
 def _json_or_repr(value: Any) -> Any:
     try:
-        return copy_json(value)
+        return copy_json(value, levels=DEEPEST_PART)
     except UnstorableContentError:
         return _capped_repr(value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -34,6 +35,11 @@ def ordered_ids() -> Iterator[str]:
 def random_hex(digits: int) -> str:
     """So many random hexadecimal digits."""
     return f"{_random.getrandbits(4 * digits):0{digits}x}"
+
+
+def secret_hex(digits: int) -> str:
+    """So many random hexadecimal digits that cannot be computed from others. `digits` is even."""
+    return secrets.token_hex(digits // 2)
 
 
 if hasattr(os, "register_at_fork"):

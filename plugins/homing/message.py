@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from homing.errors import UnreadableMessageError, UnstorableContentError
-from homing.json_values import copy_json
+from homing.json_values import DEEPEST, DEEPEST_PART, copy_json, is_too_deep
 
 Headers = Mapping[str, Any]
 
@@ -140,7 +140,11 @@ def decode(encoding: str, body: str, message_id: str = "?") -> Any:
     """Gives back what `encode` wrote down; raises UnreadableMessageError where that is not possible."""
     try:
         if encoding == JSON:
-            return _decode_json(body)
+            value = _decode_json(body)
+            # What others wrote into a table may have more levels than could be kept when it fails.
+            if body.count("[") + body.count("{") > DEEPEST and is_too_deep(value):
+                raise UnreadableMessageError(f"message {message_id} is nested in more than {DEEPEST} levels")
+            return value
         if encoding == TEXT:
             return body
         if encoding == BASE64:
@@ -166,7 +170,7 @@ def encode_headers(headers: Headers | None) -> str | None:
     """Headers as JSON text; None for none. Raises UnstorableContentError for what JSON cannot say."""
     if not headers:
         return None
-    return encode_json(copy_json(dict(headers), "headers", wanted="JSON values"), "headers")
+    return encode_json(copy_json(dict(headers), "headers", wanted="JSON values", levels=DEEPEST_PART), "headers")
 
 
 def decode_headers(text: str | None, message_id: str = "?") -> dict[str, Any]:

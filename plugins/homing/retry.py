@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from homing.arguments import refuses_unknown
 from homing.constraints import Count, Factor, NotNegative, Positive, Share, check, check_fields
 from homing.errors import ConfigurationError, causes_of
 
@@ -47,6 +48,7 @@ class RetryDecision:
 GIVE_UP = RetryDecision(retry=False)
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class RetryPolicy:
     """The first attempt plus `max_retries` more, `interval` seconds apart.
@@ -70,11 +72,6 @@ class RetryPolicy:
         check_fields(self)
         if type(self.never) is not tuple or not all(_is_error_type(kind) for kind in self.never):
             raise ConfigurationError(f"never must be a tuple of exception types, got {self.never!r}")
-
-    @classmethod
-    def fixed(cls, max_retries: int, interval: float = 1.0, *, jitter: float = 0.0) -> RetryPolicy:
-        """Always the same delay."""
-        return cls(max_retries, interval, jitter=jitter)
 
     @classmethod
     def exponential(

@@ -19,6 +19,8 @@ _CONNECTION_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}(\?\S+)?")
 # A file has no password, and the options that its URL may have are no secrets.
 _FILE_SCHEMES = frozenset({"sqlite", "sqlite+pysqlite"})
 _DATABASES = frozenset({"mariadb", "mysql", "postgres", "postgresql"})
+# Also where the password has characters that a URL has to escape: then it is no URL, and can be read all the same.
+_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:@/]*:.+@", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=://)")
 
 
@@ -100,6 +102,11 @@ class StoreRef:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
+
+
+def shows_password(text: str) -> bool:
+    """Whether this text, which names a store, is a URL with a password in it."""
+    return _WITH_PASSWORD.match(text) is not None
 
 
 def _kind_of(text: str) -> str:

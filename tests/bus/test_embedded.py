@@ -21,6 +21,7 @@ from homing.errors import ConfigurationError, LeaseLostError, StoreError, StoreU
 from homing.stores.sql import SqlStore
 from homing.stores.sql.dialects import with_driver
 from tests.bus.conftest import AT_ONCE, Bus, get, nothing
+from tests.clocks import let_all_time_pass
 
 
 def test_the_bus_works_on_every_database(database: str) -> None:
@@ -284,13 +285,14 @@ def test_a_sender_killed_after_its_commit_is_passed_on_by_a_receiver(tmp_path: P
         bus.close()
 
 
-def test_a_dead_letter_whose_lock_is_lost_is_not_moved(tmp_path: Path) -> None:
+def test_a_dead_letter_whose_lock_is_lost_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus(f"sqlite:///{tmp_path}/bus.db")
     try:
-        queue = bus.queue(lock_duration=0.5)
+        queue = bus.queue(lock_duration=60)
         bus.sender(queue=queue).send_payload("a")
         with MessageReceiver(bus.connection, queue=queue, max_auto_lock_renew_duration=0, retry=AT_ONCE) as slow:
             late = get(slow)
+            let_all_time_pass(monkeypatch, 61)
             receiver = bus.receiver(queue=queue)
             current = get(receiver)
             with pytest.raises(LeaseLostError):
@@ -301,14 +303,14 @@ def test_a_dead_letter_whose_lock_is_lost_is_not_moved(tmp_path: Path) -> None:
         bus.close()
 
 
-def test_who_lost_a_session_receives_nothing_more_of_it(tmp_path: Path) -> None:
+def test_who_lost_a_session_receives_nothing_more_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus(f"sqlite:///{tmp_path}/bus.db")
     try:
-        queue = bus.queue(requires_session=True, lock_duration=0.5)
+        queue = bus.queue(requires_session=True, lock_duration=60)
         bus.sender(queue=queue).send_batch([Message(body=n, session_id="a") for n in range(3)])
         slow = bus.receiver(queue=queue, session_id="a", max_auto_lock_renew_duration=0)
         assert get(slow).body == 0
-        time.sleep(0.6)
+        let_all_time_pass(monkeypatch, 61)
         holder = bus.receiver(queue=queue, session_id="a")
         assert get(holder).body == 0
 
@@ -343,13 +345,13 @@ def test_collecting_the_dead_that_breaks_half_way_is_completed_by_the_next(
         bus.close()
 
 
-def test_a_message_id_comes_again_when_its_window_is_over(tmp_path: Path) -> None:
+def test_a_message_id_comes_again_when_its_window_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = Bus(f"sqlite:///{tmp_path}/bus.db")
     try:
-        queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=1.0)
+        queue = bus.queue(requires_duplicate_detection=True, duplicate_detection_window=30)
         sender, receiver = bus.sender(queue=queue), bus.receiver(queue=queue)
         sender.send(Message(body="first", message_id="m"))
-        time.sleep(1.2)
+        let_all_time_pass(monkeypatch, 31)
         sender.send(Message(body="second, while the first still waits", message_id="m"))
 
         sender.send(Message(body="a duplicate of the second", message_id="m"))
@@ -357,7 +359,7 @@ def test_a_message_id_comes_again_when_its_window_is_over(tmp_path: Path) -> Non
         assert [first.body, second.body] == ["first", "second, while the first still waits"]
         assert nothing(receiver)
         receiver.complete(first)
-        time.sleep(1.2)
+        let_all_time_pass(monkeypatch, 31)
         sender.send_batch([Message(body=text, message_id="m") for text in ("third", "a duplicate of the third")])
         assert get(receiver).body == "third"
         assert nothing(receiver)

@@ -41,10 +41,10 @@ def test_a_session_is_kept_between_two_receives(bus: Bus) -> None:
 
 @pytest.mark.parametrize("mode", list(ReceiveMode), ids=lambda mode: mode.value)
 def test_a_session_that_is_not_kept_is_free_for_others(bus: Bus, mode: ReceiveMode) -> None:
-    queue = bus.queue(requires_session=True, lock_duration=1.5)
+    queue = bus.queue(requires_session=True, lock_duration=LOCK)
     idle = bus.receiver(queue=queue, session_id="s", max_auto_lock_renew_duration=0, receive_mode=mode)
     assert idle.receive(server_wait_time=0.2) is None
-    time.sleep(2.5)
+    time.sleep(LONGER)
 
     bus.sender(queue=queue).send(Message(body="a", session_id="s"))
 
@@ -72,10 +72,12 @@ def test_a_session_that_was_waited_for_is_not_renewed_without_end(
     sender.send(Message(body="just before the lock ends", session_id="s"))
     message = get(receiver)
     renewals.clear()
+    began = time.monotonic()
 
     time.sleep(2.5)
 
-    assert 1 <= len(renewals) <= 4, "each third of a lock's duration"
+    most = 2 + (time.monotonic() - began)  # which a busy machine makes longer
+    assert 1 <= len(renewals) <= most, "each third of a lock's duration, which is a second"
     receiver.complete(message)
     bus.close()
 
@@ -127,17 +129,17 @@ def test_work_in_a_listener_keeps_its_lock(bus: Bus) -> None:
 
 
 def test_renewing_ends_when_it_was_said_to(bus: Bus) -> None:
-    queue = bus.queue(lock_duration=1.5)
+    queue = bus.queue(lock_duration=LOCK)
     bus.sender(queue=queue).send_payload("a")
-    slow = bus.receiver(queue=queue, max_auto_lock_renew_duration=2)
+    slow = bus.receiver(queue=queue, max_auto_lock_renew_duration=LONGER)
     quick = bus.receiver(queue=queue)
     assert nothing(quick, dead_lettered=True)  # connected by now
     late = get(slow)
     began = time.monotonic()
 
-    again = get(quick)
+    again = get(quick, server_wait_time=60)
 
-    assert 1.9 < time.monotonic() - began < 6
+    assert time.monotonic() - began > LONGER - 1, "it was renewed, for longer than the lock"
     assert again.delivery_count == 2
     with pytest.raises(LeaseLostError):
         slow.complete(late)

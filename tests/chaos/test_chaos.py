@@ -105,14 +105,15 @@ def test_what_still_waits_is_stuck_and_not_lost() -> None:
          "duplicates_allowed": 0},
         {"letters": [LETTER, Letter("d", "DestinationError")], "events": [*EVENTS, *failures("d", 3)]},
         {"letters": [Letter("b", "DestinationError", fault=" with a changed content")]},
+        {"letters": [Letter("b", "")]},
         {"stuck": ["a"]},
         {"attempted": [], "accepted": [], "events": [], "letters": []},
         {"harms": {"kill worker": 1, "fill disk": 0}},
     ],
     ids=[
         "half delivered", "lost", "not even dropped", "unexpected", "another's content", "delivered what is dropped",
-        "too many duplicates", "too many in both places", "unexpected dead letter", "a changed dead letter", "stuck",
-        "nothing happened", "a harm not done",
+        "too many duplicates", "too many in both places", "unexpected dead letter", "a changed dead letter",
+        "no reason", "stuck", "nothing happened", "a harm not done",
     ],
 )  # fmt: skip
 def test_the_checker_sees_what_is_wrong(changes: dict[str, Any]) -> None:

@@ -1,3 +1,3 @@
 """The suite that ships in homing.testing, run against every store of ours."""
 
-from homing.testing.fixtures import *
+from homing.testing.conformance.fixtures import *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homing.testing.subject import Subject
+from homing.testing.conformance.subject import Subject
 from tests.rabbitmq_server import remove_store
 from tests.servicebus.broker import Settings
 from tests.servicebus.server import ServiceBusServer

@@ -1,7 +1,7 @@
 """What only some stores can do. The tests are in homing.testing."""
 
 from homing.store import STORE_KINDS, Store
-from homing.testing.abilities import *
+from homing.testing.conformance.abilities import *
 from tests.conformance.subjects import SUBJECTS  # noqa: F401 - what the tests are run against
 
 

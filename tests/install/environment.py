@@ -81,10 +81,11 @@ class Environment:
         """Runs a program of this environment in its user's folder."""
         return run([self.venv / "bin" / program, *arguments], cwd=self.folder, env=self.env, timeout=timeout)
 
-    def install(self, *packages: str | Path, constraints: Path = REPOSITORY / "constraints.txt") -> None:
+    def install(self, *packages: str | Path, constraints: Path | None = REPOSITORY / "constraints.txt") -> None:
         """As Airflow's users install: every version by a file of constraints. Airflow publishes one; ours is in its
         place, because it names the versions that the other tests run with."""
-        self.run("python", "-m", "pip", "install", "--quiet", "--constraint", constraints, *packages)
+        constrained = () if constraints is None else ("--constraint", constraints)
+        self.run("python", "-m", "pip", "install", "--quiet", *constrained, *packages)
 
     def packages(self) -> dict[str, str]:
         """Version by name, of what is installed; pip, and what Python itself installed beside it, are left out."""

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import pika
 import pytest
 
-from homing import Message, open_store
+from homing import open_store
 from homing.stores.rabbitmq.store import RabbitStore
 from tests.rabbitmq_server import RabbitMQ, remove_store
-
-Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -56,25 +53,3 @@ def channel(rabbitmq: RabbitMQ) -> Iterator[Any]:
     yield connection.channel()
     if connection.is_open:
         connection.close()
-
-
-def eventually(ask: Callable[[], Answer | None], timeout: float = 20.0) -> Answer:
-    deadline = time.monotonic() + timeout
-    while True:
-        answer = ask()
-        if answer is not None and answer is not False:
-            return answer
-        assert time.monotonic() < deadline, f"nothing came within {timeout} s"
-        time.sleep(0.02)
-
-
-def take(store: RabbitStore, timeout: float = 20.0) -> Message:
-    return eventually(store.retrieve, timeout)
-
-
-def drain(store: RabbitStore, count: int) -> list[Message]:
-    messages = []
-    for _ in range(count):
-        messages.append(take(store))
-        store.acknowledge(messages[-1])
-    return messages

@@ -17,7 +17,7 @@ from homing import Message
 from homing.errors import StoreError
 from homing.stores.rabbitmq.store import RabbitStore
 from homing.stores.rabbitmq.topology import dead_queue
-from tests.rabbitmq.conftest import eventually, take
+from homing.testing.conformance.waiting import eventually, take
 
 pytestmark = [pytest.mark.services, pytest.mark.chaos]
 

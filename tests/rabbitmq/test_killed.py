@@ -15,7 +15,7 @@ from homing import ListenerConfig, Message, StoreListener, open_store
 from homing.message import DEAD, SCHEDULED
 from homing.store import ATTEMPTS, CRASHED
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import eventually, take
+from homing.testing.conformance.waiting import eventually, take
 
 pytestmark = [pytest.mark.services, pytest.mark.chaos]
 

@@ -9,7 +9,7 @@ import pytest
 
 from homing.errors import StoreError
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import eventually, take
+from homing.testing.conformance.waiting import eventually, take
 from tests.rabbitmq_server import LIMITED, ROOM
 
 pytestmark = pytest.mark.services

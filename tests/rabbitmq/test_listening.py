@@ -23,7 +23,7 @@ from homing import (
 from homing.failure import read_record
 from homing.message import AVAILABLE, SCHEDULED
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import eventually
+from homing.testing.conformance.waiting import eventually
 
 pytestmark = pytest.mark.services
 

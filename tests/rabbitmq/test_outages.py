@@ -10,9 +10,9 @@ import pytest
 from homing import open_store
 from homing.errors import StoreUnavailableError
 from homing.stores.rabbitmq.store import RabbitStore
+from homing.testing.conformance.waiting import take
 from tests.bounded import outcome_of
 from tests.proxy import Proxy
-from tests.rabbitmq.conftest import take
 from tests.rabbitmq_server import RabbitMQ
 
 pytestmark = pytest.mark.services

@@ -11,7 +11,7 @@ from homing import Message
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.store import CRASHED
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import drain, eventually, take
+from homing.testing.conformance.waiting import drain, eventually, take
 from tests.rabbitmq_server import RabbitMQ
 
 pytestmark = pytest.mark.services

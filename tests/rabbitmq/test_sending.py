@@ -25,7 +25,7 @@ from homing.stores.rabbitmq.envelope import Outgoing
 from homing.stores.rabbitmq.options import parse_url
 from homing.stores.rabbitmq.publisher import Publisher
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import drain, eventually, take
+from homing.testing.conformance.waiting import drain, eventually, take
 from tests.rabbitmq_server import RabbitMQ, remove_store
 
 pytestmark = pytest.mark.services

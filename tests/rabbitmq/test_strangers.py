@@ -13,7 +13,7 @@ from homing import Message, open_store
 from homing.errors import UnstorableContentError
 from homing.store import UNREADABLE
 from homing.stores.rabbitmq.store import RabbitStore
-from tests.rabbitmq.conftest import drain, take
+from homing.testing.conformance.waiting import drain, take
 
 pytestmark = pytest.mark.services
 

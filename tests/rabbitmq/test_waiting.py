@@ -18,7 +18,7 @@ from homing.store import ATTEMPTS, EXPIRED
 from homing.stores.rabbitmq import topology
 from homing.stores.rabbitmq.store import RabbitStore
 from homing.stores.rabbitmq.topology import LEVELS, LONGEST, UNIT, delay_route
-from tests.rabbitmq.conftest import drain, eventually, take
+from homing.testing.conformance.waiting import drain, eventually, take
 from tests.rabbitmq_server import RabbitMQ
 
 pytestmark = pytest.mark.services

@@ -45,8 +45,8 @@ class SimulatedStore(SqlStore):
         """Forgets what it remembers of another time, and has these properties from now on."""
         self._live.given = self._live._current = self._live.given.changed(properties)
         self._live._looked = None
-        self._claims._finder._low, self._claims._finder._swept = 0, 0.0
-        self._strays._looked, self._strays._last = None, 0
+        self._finder._low, self._finder._swept = 0, 0.0
+        self._claims._strays._looked, self._claims._strays._last = None, 0
         self._in_flight.clear()
 
 
@@ -121,12 +121,10 @@ class Databases:
     def _link(self, database: Database) -> Link:
         link = self._of.get(database)
         if link is None:
-            database._make_schema()
             url = str(database._engine.url)
             link = self._links.get(url) or self._links.setdefault(url, Link(database._engine.connect()))
             self._of[database] = link
-        if database._missing:
-            database._make_schema()
+        database._tables.complete(database._reader)
         return link
 
 

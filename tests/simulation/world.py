@@ -144,7 +144,7 @@ class World:
         patch.setattr(jobs, "_end", self._ended)
         patch.setattr(jobs, "_end_when_told", lambda: None, raising=False)
         patch.setattr(jobs, "_show_our_log_lines", lambda: None)
-        patch.setattr(jobs.secrets, "read_stores_file", lambda _: None)
+        patch.setattr(jobs.secrets, "read_secrets_file", lambda _: None)
         replace(patch, [(open_store, self.open_store)])
         patch.setattr(StoreRef, "resolve", lambda reference, _find=None: self.resolve(reference.text))
         patch.setattr(Batches, "finish_dead", self._counted(Batches.finish_dead))

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from homing.delivery import open_pipeline_stores, run_audit
 from homing.spark.engine import Pipeline
 from homing.spark.submit.class_archive import class_archive
+from homing.spark.submit.job import find_ui
 from tests.servers import PostgreSQL
 from tests.spark.conftest import CHAINS, FLOWS, Numbers, delivered
 
@@ -43,8 +44,9 @@ def submit(
     command = ["spark-submit", "--master", master, *settings, str(APPLICATIONS / application), *arguments]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with class_archive() as start:
-        done = subprocess.run(command, env=environment | start.environment, timeout=240, check=False, **pipes)
-        start.had_session = "has its UI at" in done.stdout
+        done = subprocess.run(command, env=environment | start.environment, timeout=800, check=False, **pipes)
+        if find_ui(done.stdout):
+            start.note_session()
     return done
 
 

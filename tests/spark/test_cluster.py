@@ -236,14 +236,14 @@ def test_the_tasks_of_a_pipeline_run_on_the_cluster_that_the_airflow_connection_
 ) -> None:
     monkeypatch.setenv("NUMBERS", f"{work.url}?store=numbers")
     monkeypatch.setenv("NUMBERS_DEAD", f"{work.url}?store=numbers_dead")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(work.folder / "cache"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PATH", f"{SPARK / 'bin'}{os.pathsep}{os.environ['PATH']}")
     connection = {"conn_type": "spark", "host": work.cluster.master}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     stores = {"store": "env:NUMBERS", "dead_letter_store": "env:NUMBERS_DEAD"}
-    spec = PipelineConfig("numbers", chain="cluster_chain:chain", work_dir=work.work_dir, **stores)
+    monkeypatch.setenv("AIRFLOW_CONN_NUMBERS_API", "http://me:told@numbers")
+    spec = PipelineConfig("numbers", chain="cluster_chain:connected", work_dir=work.work_dir, **stores)
     work.stores.store.store_many([{"n": n} for n in range(20)])
     run_id = spec.run_key(context())
     with spec.open_batch(run_id) as batch:

@@ -28,7 +28,7 @@ def rows() -> list[str]:
 
 def existing_tests() -> set[str]:
     found: set[str] = set()
-    for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "plugins" / "homing" / "testing").glob("*.py")):
+    for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "plugins" / "homing" / "testing").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 found.add(node.name)

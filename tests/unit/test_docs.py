@@ -28,8 +28,9 @@ def script_of(page: Path) -> str:
     return "\n".join(lines).rstrip()
 
 
-# The page about Spark runs with the Spark tests, which have a session; the one about installing, on an empty machine.
-ELSEWHERE = {"installing.md", "spark.md"}
+# The page about Spark runs with the Spark tests, which have a session; the one about installing, on an empty machine;
+# the one about testing, in a new project (tests/airflow/test_new_project.py).
+ELSEWHERE = {"installing.md", "spark.md", "testing.md"}
 PAGES = sorted(
     page for page in DOCS.glob("*.md") if page.name not in ELSEWHERE and BLOCK.search(page.read_text(encoding="utf-8"))
 )

@@ -45,7 +45,7 @@ def test_every_transition_of_the_diagram_names_a_test_that_exists() -> None:
     diagram = re.findall(r"^    (\S+) --> (\S+): (.+)$", _TEXT, re.MULTILINE)
     part = _TEXT.partition("Each transition, and the test that shows it:")[2]
     table = rows(part)[1:]
-    suite = (_ROOT / "plugins" / "homing" / "testing").glob("*.py")
+    suite = (_ROOT / "plugins" / "homing" / "testing").rglob("*.py")
     sources = [path.read_text() for path in (*(_ROOT / "tests").rglob("test_*.py"), *suite)]
 
     drawn = {(a.replace("[*]", ""), b.replace("[*]", ""), how) for a, b, how in diagram}

@@ -31,6 +31,13 @@ NEEDS = [
     ("open_store('amqp://localhost/?store=orders')", "pika", "rabbitmq"),
     ("open_store('servicebus://key:secret@host/?store=orders')", "azure", "azure"),
     ("open_broker('servicebus://key:secret@host/')", "azure", "azure"),
+    (
+        "import os; from homing.testing import run_dag; os.environ['AIRFLOW_HOME'] = 'homing-testing-'; run_dag(None)",
+        "airflow",
+        "airflow",
+    ),
+    ("import homing.testing.dataframes", "pyspark", "spark"),
+    ("import homing.testing.dataframes", "pyarrow", "spark"),
     ("import homing.testing.conformance", "pytest", "testing"),
     ("import homing.testing.conformance", "hypothesis", "testing"),
 ]

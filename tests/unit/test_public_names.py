@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import homing
 
 NAMES = [
     "CircuitBreaker",
+    "Connection",
     "Drop",
     "ExecutionError",
     "ExecutionResult",
@@ -20,6 +24,7 @@ NAMES = [
     "Retry",
     "RetryPolicy",
     "StoreListener",
+    "connections",
     "destination",
     "destination_router",
     "message_filter",
@@ -37,3 +42,18 @@ def test_name_is_there(name: str) -> None:
 
 def test_nothing_else_is_promised() -> None:
     assert sorted(homing.__all__) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("docker-compose.yaml", r"image: homing:(\S+)"),
+        ("SECURITY.md", r"Homing is at version (\S+)"),
+        ("CHANGELOG.md", r"## (\S+)"),
+    ],
+)
+def test_whatever_else_names_a_version_names_that_of_the_package(file: str, place: str) -> None:
+    named = re.search(place, (Path(__file__).parents[2] / file).read_text())
+
+    assert named is not None
+    assert named[1] == homing.__version__

@@ -33,12 +33,18 @@ def _action(command: Command) -> Callable[[Namespace], None]:
     def act(arguments: Namespace) -> None:
         from airflow import settings
 
+        from homing.airflow.hooks.handler_connections import find_connections_on_server
         from homing.airflow.hooks.store import find_url_on_server
         from homing.cli.context import VARIABLES, CommandContext
         from homing.cli.main import run
 
         sys.path.append(settings.DAGS_FOLDER)  # where the chains are
-        context = CommandContext(find_url_on_server, lambda: [*VARIABLES, *_connections()], via="airflow homing")
+        context = CommandContext(
+            find_url_on_server,
+            lambda: [*VARIABLES, *_connections()],
+            via="airflow homing",
+            find_connections=find_connections_on_server,
+        )
         raise SystemExit(run(command, arguments, context))
 
     return act

@@ -19,6 +19,7 @@ from homing.airflow.dags_folder import find_modules_beside_dags
 from homing.airflow.hooks.spark import DEFAULT_CONNECTION
 from homing.airflow.hooks.store import find_url
 from homing.airflow.retry_policy import TaskRetryPolicy
+from homing.arguments import refuses_unknown
 from homing.constraints import AtLeastOne, Count, Positive, check_fields, partition_numbers
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.private_folder import state_folder
@@ -67,6 +68,7 @@ class PipelineAddress:
         return find_url(self.store), find_url(self.dead_letter_store)
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class PipelineConfig(PipelineAddress):
     """A pipeline as its author described it. Durations are in seconds. Opens no store and no Spark session.

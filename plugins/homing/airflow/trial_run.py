@@ -10,7 +10,7 @@ _IN_PROCESS = "InProcessSupervisorComms"
 
 
 def end_trial_run(store: str) -> None:
-    """Skips the task of a test run that would wait for a message: nobody else may be there to store one."""
+    """Skips the task of a test run that would wait for a message: no other process may be there to store one."""
     if type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == _IN_PROCESS:
         raise AirflowSkipException(
             f"nothing is due in store {store}, and a test run does not wait: store a message, and test the DAG again"

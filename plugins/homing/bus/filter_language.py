@@ -140,7 +140,7 @@ class Parser:
         self._deeper()
         value = self._and()
         while self.accept("OR"):
-            value = _either(value, self._and())
+            value = _joined(value, self._and(), decisive=True)
         self._depth -= 1
         return value
 
@@ -152,7 +152,7 @@ class Parser:
     def _and(self) -> Value:
         value = self._not()
         while self.accept("AND"):
-            value = _both(value, self._not())
+            value = _joined(value, self._not(), decisive=False)
         return value
 
     def _not(self) -> Value:
@@ -206,7 +206,7 @@ class Parser:
         self.expect(")")
         found = tests[0]
         for test in tests[1:]:
-            found = _either(found, test)
+            found = _joined(found, test, decisive=True)
         return found
 
     def _sum(self) -> Value:
@@ -296,24 +296,15 @@ def _truth(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _both(left: Value, right: Value) -> Value:
+def _joined(left: Value, right: Value, *, decisive: bool) -> Value:
+    """AND, which one side that is false decides; or OR, which one that is true decides."""
+
     def test(properties: Properties) -> bool | None:
         first = _truth(left(properties))
-        if first is False:
-            return False
+        if first is decisive:
+            return first
         second = _truth(right(properties))
-        return False if second is False else None if first is None or second is None else True
-
-    return test
-
-
-def _either(left: Value, right: Value) -> Value:
-    def test(properties: Properties) -> bool | None:
-        first = _truth(left(properties))
-        if first is True:
-            return True
-        second = _truth(right(properties))
-        return True if second is True else None if first is None or second is None else False
+        return second if second is decisive or first is not None else None
 
     return test
 

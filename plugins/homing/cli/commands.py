@@ -37,6 +37,12 @@ _SELECTION = (
 
 COMMANDS = (
     Command(
+        "new",
+        "Write a small project to begin with: a chain, its DAG, tests, connections, a README",
+        "homing.cli.new:new_project",
+        (argument("name", metavar="NAME", help="its name, and the folder that is made: web_shop"), DRY_RUN, OUTPUT),
+    ),
+    Command(
         "init",
         "Create the tables of a pipeline and add what they lack, so that no other process has to",
         "homing.cli.setup:init_stores",

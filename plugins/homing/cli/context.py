@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from homing.cli.output import render
+from homing.declared_connections import connections, texts_in_environment
 from homing.delivery import PipelineStores, open_pipeline_stores
 from homing.delivery.operations import Operator, operator_here
+from homing.pipeline import HandlerChain
 from homing.printable import printable
 from homing.store import Store
 from homing.store_ref import StoreRef
@@ -21,17 +23,20 @@ VARIABLES = ("env:HOMING_STORE", "env:HOMING_DEAD_LETTER_STORE")
 
 class CommandContext:
     """`find_url` turns the name of a store into its URL; `known` names the stores to use when none is given; `via` is
-    the program name that people type."""
+    the program name that people type; `find_connections` tells what
+    connections say that handlers declare."""
 
     def __init__(
         self,
         find_url: Callable[[str], str] = lambda reference: StoreRef(reference).resolve(),
         known: Callable[[], Sequence[str]] = lambda: VARIABLES,
         via: str = "homing",
+        find_connections: Callable[[Mapping[str, str]], Mapping[str, str]] = texts_in_environment,
     ) -> None:
         self.find_url = find_url
         self.known = known
         self.via = via
+        self.find_connections = find_connections
 
     @property
     def operator(self) -> Operator:
@@ -58,6 +63,12 @@ class CommandContext:
             if not new:
                 stores.store.refuse_unknown()
             yield stores
+
+    @contextmanager
+    def connected(self, chain: HandlerChain) -> Iterator[None]:
+        """While the block lasts, the chain's handlers find the connections that they declare."""
+        with connections(self.find_connections(chain.connections())):
+            yield
 
     def show(self, answer: Sequence[Mapping[str, Any]] | Mapping[str, Any], arguments: Namespace) -> None:
         """Prints rows, or one object, in the requested format."""

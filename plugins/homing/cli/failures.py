@@ -46,7 +46,7 @@ def replay_failures(arguments: Namespace, context: CommandContext) -> int:
             return EXIT_FAILED if astray else EXIT_OK
         chain.refuse_dataframes()  # before any message is leased
         batch = Batch(stores, f"homing replay/{new_id()}", [flow.name for flow in chain.flows], chain=chain.name)
-        with operation(
+        about = operation(
             stores.store,
             REPLAY,
             by=context.operator,
@@ -54,7 +54,8 @@ def replay_failures(arguments: Namespace, context: CommandContext) -> int:
             messages=len(found),
             selection=described(selection),
             within=rule_of(stores.store),
-        ) as answer:
+        )
+        with context.connected(chain), about as answer:
             held = batch.reclaim([failure.ref for failure in found])
             with chain:
                 tally = replay_in_process(stores, batch, chain, rate=arguments.rate)

@@ -4,21 +4,50 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from homing.arguments import nearest
 from homing.cli.command import EXIT_FAILED, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNAVAILABLE, Command
 from homing.cli.commands import COMMANDS
 from homing.cli.context import CommandContext
 from homing.errors import ConfigurationError, HomingError, StoreUnavailableError, UnsupportedError
 from homing.printable import printable
+from homing.store_ref import shows_password
+
+_URL = re.compile(r"(?<=://)[^\s,'\"]+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: see homing.cli.command."""
     logging.basicConfig(level=logging.WARNING, handlers=[_terminal()])
-    arguments = build_parser().parse_args(argv)
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
     return run(arguments.command, arguments, CommandContext())
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments; for what no command has, argparse's own exit, with what was meant."""
+    parser = build_parser()
+    if words and not words[0].startswith("-"):
+        _refuse_unknown(parser, words[0], [command.name for command in COMMANDS], "there is no command")
+    arguments, rest = parser.parse_known_args(words)
+    flags = [flag for each in arguments.command.arguments for flag in each.flags]
+    for word in rest:
+        if word.startswith("-"):
+            # Without its value, which may be a store's URL.
+            _refuse_unknown(parser, word.partition("=")[0], flags, f"{arguments.command.name} has no option")
+    if rest:
+        parser.error(f"{arguments.command.name} takes fewer arguments: {len(rest)} are left over")
+    return arguments
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, word: str, known: Sequence[str], what: str) -> None:
+    if word in known:
+        return
+    guess = nearest(word, known)
+    parser.error(f"{what} {word!r:.80}; {f'did you mean {guess}?' if guess else 'there are: ' + ', '.join(known)}")
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -35,8 +64,14 @@ def _terminal() -> logging.Handler:
     return handler
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong, without the URL that was put in the wrong place: it may hold a password."""
+        super().error(printable(_URL.sub("…", message)))
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="homing", description="Guaranteed message delivery.")
+    parser = _Parser(prog="homing", description="Guaranteed message delivery.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         sub = commands.add_parser(command.name, help=command.help, description=command.help)
@@ -48,6 +83,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(command: Command, arguments: argparse.Namespace, context: CommandContext) -> int:
     """Runs a command; an error becomes one line on standard error, never a traceback."""
+    if any(map(shows_password, _references(arguments))):
+        context.tell(
+            "homing: a password is in the arguments, where everybody on this machine can read it; put the URL into an "
+            "environment variable, and name the store by env:NAME"
+        )
     try:
         return command.run(arguments, context)
     except (ConfigurationError, UnsupportedError) as error:
@@ -59,6 +99,14 @@ def run(command: Command, arguments: argparse.Namespace, context: CommandContext
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has ended; stops Python from reporting it at exit
         return EXIT_OK
+
+
+def _references(arguments: argparse.Namespace) -> list[str]:
+    """The stores that were named, or left to the environment."""
+    return [
+        *(getattr(arguments, name, "") for name in ("store", "dead_letter_store")),
+        *getattr(arguments, "stores", ()),
+    ]
 
 
 def _complain(error: HomingError, code: int) -> int:

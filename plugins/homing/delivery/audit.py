@@ -56,15 +56,15 @@ class AuditReport:
 
     @property
     def balanced(self) -> bool:
-        return all(column.balanced for column in (self.total, *self.destinations.values(), *self.batches.values()))
+        return all(totals.balanced for totals in (self.total, *self.destinations.values(), *self.batches.values()))
 
     def __str__(self) -> str:
         names = f"{'':14}{'accepted':>10}{'delivered':>11}{'dropped':>9}{'dead':>7}{'waiting':>9}{'forgotten':>11}"
         lines = [f"{names}{'twice':>7}"]
-        for name, column in (("all", self.total), *self.destinations.items()):
+        for name, totals in (("all", self.total), *self.destinations.items()):
             lines.append(
-                f"{name:14}{column.accepted:>10}{column.delivered:>11}{column.dropped:>9}"
-                f"{column.dead_lettered:>7}{column.waiting:>9}{column.forgotten:>11}{column.duplicates:>7}"
+                f"{name:14}{totals.accepted:>10}{totals.delivered:>11}{totals.dropped:>9}"
+                f"{totals.dead_lettered:>7}{totals.waiting:>9}{totals.forgotten:>11}{totals.duplicates:>7}"
             )
         if self.since is not None:
             lines.append(f"Counted since {self.since:%Y-%m-%d %H:%M:%S} UTC.")
@@ -81,7 +81,7 @@ def run_audit(stores: PipelineStores, flows: Sequence[str]) -> AuditReport:
     dead = _present(stores.dead_letters.view.states())
     # Last: erasure writes its tombstone before it removes anything.
     forgotten = {tombstone.digest for tombstone in stores.ledger.tombstones.all()}
-    books = AuditReport(
+    report = AuditReport(
         destinations={flow: Totals() for flow in flows}, since=oldest[0].enqueued_at if oldest else None
     )
     while page := list(islice(states, _PAGE)):
@@ -96,31 +96,31 @@ def run_audit(stores: PipelineStores, flows: Sequence[str]) -> AuditReport:
                 forgotten.remove(digest(ref))
                 # Of a message that a person had removed, something may be left: then it counts as what is left of it.
                 outcome = "forgotten" if outcome == "unaccounted" else outcome
-            _enter(books, message_id, found, outcome)
+            _enter(report, message_id, found, outcome)
             batch = next((entry.batch_id for entry in found.values()), batches.get(message_id, ""))
-            _add(books.batches.setdefault(batch, Totals()), outcome)
+            _add(report.batches.setdefault(batch, Totals()), outcome)
     for _ in forgotten:  # removed from the store, too, so it is not known in which batch they were
-        _add(books.total, "forgotten")
-    return books
+        _add(report.total, "forgotten")
+    return report
 
 
 def _present(states: Iterable[tuple[str, str, MessageRef]]) -> set[str]:
     return {message_id for message_id, state, _ in states if state != ACKNOWLEDGED}
 
 
-def _enter(books: AuditReport, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
-    _add(books.total, outcome)
-    books.total.duplicates += sum(_again(entry) for entry in entries.values())
+def _enter(report: AuditReport, message_id: str, entries: dict[str, Entry], outcome: str) -> None:
+    _add(report.total, outcome)
+    report.total.duplicates += sum(_again(entry) for entry in entries.values())
     if outcome == "unaccounted":
-        books.unaccounted.append(message_id)
+        report.unaccounted.append(message_id)
     source = entries.get(SOURCE_FLOW)
     dropped = source is not None and source.state == DROPPED
     if dropped and outcome == "dropped":
         return  # it was never routed to any destination
-    for flow, column in books.destinations.items():
+    for flow, totals in report.destinations.items():
         entry = entries.get(flow)
-        _add(column, _flow_outcome(entry, "dropped" if dropped else outcome))
-        column.duplicates += 0 if entry is None else _again(entry)
+        _add(totals, _flow_outcome(entry, "dropped" if dropped else outcome))
+        totals.duplicates += 0 if entry is None else _again(entry)
 
 
 def _flow_outcome(entry: Entry | None, outcome: str) -> str:
@@ -129,9 +129,9 @@ def _flow_outcome(entry: Entry | None, outcome: str) -> str:
     return outcome if outcome in ("dead_lettered", "waiting", "dropped", "forgotten") else "unaccounted"
 
 
-def _add(column: Totals, outcome: str) -> None:
-    column.accepted += 1
-    setattr(column, outcome, getattr(column, outcome) + 1)
+def _add(totals: Totals, outcome: str) -> None:
+    totals.accepted += 1
+    setattr(totals, outcome, getattr(totals, outcome) + 1)
 
 
 def _again(entry: Entry) -> int:

@@ -119,7 +119,7 @@ class Batch:
 
     def messages(self) -> list[LeasedMessage]:
         """The messages the run holds now, without their contents."""
-        return [head for held in self.held() for head in self._holding.messages_of(held)]
+        return [message for held in self.held() for message in self._holding.messages_of(held)]
 
     def is_new(self, part: LeasedPart) -> bool:
         """Whether all messages of this part have come to the run as they were stored: never leased and never failed
@@ -128,11 +128,11 @@ class Batch:
 
     def outstanding(self, flows: Sequence[str]) -> bool:
         """Whether one of the messages the run holds is not done with in one of these flows."""
-        heads = self.messages()
-        for start in range(0, len(heads), _AT_ONCE):
-            some = heads[start : start + _AT_ONCE]
-            known = self._stores.ledger.known([head.message_id for head in some])
-            if not all(is_complete(known.get(head.ref, {}), flows) for head in some):
+        messages = self.messages()
+        for start in range(0, len(messages), _AT_ONCE):
+            some = messages[start : start + _AT_ONCE]
+            known = self._stores.ledger.known([message.message_id for message in some])
+            if not all(is_complete(known.get(message.ref, {}), flows) for message in some):
                 return True
         return False
 
@@ -146,7 +146,7 @@ class Batch:
         return False
 
     def _known_to_kill(self, held: LeasedPart) -> bool:
-        known = self._stores.ledger.known([head.message_id for head in self._holding.messages_of(held)])
+        known = self._stores.ledger.known([message.message_id for message in self._holding.messages_of(held)])
         errors = [entry.error for flows in known.values() for entry in flows.values() if not entry.done]
         return any(error is not None and error["type"] == WORKER_CRASH for error in errors)
 
@@ -182,6 +182,10 @@ class Batch:
         self.reclaim(ids)
         return self._settling.settle(failed_to=self._stores.dead_letters, tried=False)
 
+    def release(self) -> None:
+        """Gives back all that the run holds, as it is: the run could not work on it, and no message is to blame."""
+        self._settling.release()
+
     def put_off(self, ids: Collection[str | MessageRef], seconds: float) -> None:
         """Makes these failures wait for so long before they count as stranded. A replay that names them has them at
         once."""
@@ -202,9 +206,9 @@ class Batch:
         """Acknowledges what is complete and keeps the rest. Returns how many messages are still to be delivered."""
         return self._settling.acknowledge_complete()
 
-    def completed(self, heads: Collection[LeasedMessage]) -> Settlement:
+    def completed(self, messages: Collection[LeasedMessage]) -> Settlement:
         """Returns how many of these messages are complete by now, and how many of the complete ones were dropped."""
-        return self._settling.completed(heads)
+        return self._settling.completed(messages)
 
     def move_dead(self) -> int:
         """Moves messages that a store kept aside as dead to the dead-letter store. Returns how many it moved."""

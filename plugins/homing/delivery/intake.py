@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from homing.errors import (
     TooLargeError,
     UnstorableContentError,
 )
+from homing.ids import secret_hex
 from homing.message import AVAILABLE, Message
 from homing.portions import MOST_BYTES
 from homing.size_limit import weight
@@ -137,9 +137,7 @@ def _store(group: Sequence[Message], source: Store, target: Store) -> tuple[list
             others[0].id,
             source.name,
         )
-        written, fresh = _write(
-            [(message, _beside(message, secrets.token_hex(8))) for message in others], source, target
-        )
+        written, fresh = _write([(message, _beside(message, secret_hex(16))) for message in others], source, target)
         stored, new = stored + [message for message, _ in written], new + fresh
     return stored, new
 

@@ -55,7 +55,7 @@ class LocalEngine:
         left = self._work_dir(work_dir).copies(self.batch.run_id)
         messages = steps.process(self._step(), steps.read(self.batch)) if left is None else parquet.read(left)
         # What a process left long ago may name messages that another run holds by now.
-        held = frozenset(head.ref for head in self.batch.messages())
+        held = frozenset(message.ref for message in self.batch.messages())
         total: Counter[str] = Counter()
         for tally in steps.deliver(self._step(held=held), flow, messages):
             total.update(steps.counted(tally))

@@ -36,9 +36,11 @@ def replay_in_process(
     With a `rate`, each destination gets at most so many messages a second. The batch and the right to record are held
     for `lease` seconds at a time, and renewed however long a message takes or waits for its turn. Neither acknowledges
     nor dead-letters: that is `batch.finish_replay()`. Raises LeaseLostError when another process took the batch over
-    meanwhile, and ChainError, before any message has run, for a chain with handlers that take DataFrames.
+    meanwhile. Before any message has run, raises ChainError for a chain with handlers that take DataFrames, and
+    MissingConnectionError where a connection is not there that a handler declares.
     """
     chain.refuse_dataframes()
+    chain.require_connections()
     fence = stores.ledger.open_step(batch.run_id, "replay", lease)
     crash_tracking.record_crash(stores.ledger, fence)
     fence = replace(fence, crashed=fence.crashed or batch.crashed_before())

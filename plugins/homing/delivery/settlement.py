@@ -98,10 +98,10 @@ class Settler:
         self._count_crashes(parts, crashed)
         for held in parts:
             found = self._sort(held)
-            self._finish(held, [head.row_id for head in found.complete])
+            self._finish(held, [message.row_id for message in found.complete])
             gone, stuck = self._move(held, self._moving(held, found, failed_to, tried), found, failed_to)
             settled = gone | stuck
-            kept = [head.row_id for head in (*found.untouched, *found.failed) if head.row_id not in settled]
+            kept = [message.row_id for message in (*found.untouched, *found.failed) if message.row_id not in settled]
             held.store.settle_batch(held.lease, kept, success=False)
             dead = failed_to is self._stores.dead_letters
             total = Settlement(
@@ -109,10 +109,16 @@ class Settler:
                 total.failed + (0 if dead else len(gone)),
                 total.dead_lettered + (len(gone) if dead else 0) + len(stuck),
                 total.released + len(kept),
-                total.dropped + sum(not was_delivered(found.entries[head.row_id]) for head in found.complete),
+                total.dropped + sum(not was_delivered(found.entries[message.row_id]) for message in found.complete),
             )
         self._stores.ledger.close_steps(self._holding.run_id)
         return total
+
+    def release(self) -> None:
+        """Gives back what the run holds. See `Batch.release`."""
+        for held in self._holding.parts():
+            ids = [head.row_id for head in self._holding.messages_of(held)]
+            held.store.settle_batch(held.lease, ids, success=False)
 
     def acknowledge_complete(self) -> int:
         """Acknowledges what is complete and keeps the rest. Returns how many messages are still to be delivered."""
@@ -123,14 +129,14 @@ class Settler:
     def _acknowledge(self, held: LeasedPart, _store: PipelineStore) -> int:
         """Acknowledges the complete messages of one part. Returns how many of the part are still to be delivered."""
         found = self._sort(held)
-        self._finish(held, [head.row_id for head in found.complete])
+        self._finish(held, [message.row_id for message in found.complete])
         return len(found.failed) + len(found.untouched)
 
-    def completed(self, heads: Collection[LeasedMessage]) -> Settlement:
+    def completed(self, messages: Collection[LeasedMessage]) -> Settlement:
         """Returns how many of these messages are complete by now, and how many of the complete ones were dropped."""
-        known = self._stores.ledger.known([head.message_id for head in heads])
-        stories = [known.get(head.ref, {}) for head in heads]
-        complete = [entries for entries in stories if is_complete(entries, self._flows)]
+        known = self._stores.ledger.known([message.message_id for message in messages])
+        found = [known.get(message.ref, {}) for message in messages]
+        complete = [entries for entries in found if is_complete(entries, self._flows)]
         return Settlement(len(complete), dropped=sum(not was_delivered(entries) for entries in complete))
 
     def move_dead(self) -> int:
@@ -141,15 +147,15 @@ class Settler:
             stay = 0
             while rows := {row["id"]: row for row in store.dead_messages(stay)}:
                 found = self._sorted([leased_message(row, copies=copies) for row in rows.values()])
-                open_ids = [head.row_id for head in (*found.failed, *found.untouched)]
+                open_ids = [message.row_id for message in (*found.failed, *found.untouched)]
                 letters = {one: self._dead_letter(rows[one], found.entries[one], copies) for one in open_ids}
                 letters, _ = _by_size(letters, self._stores.dead_letters)
                 # First of all, because the ledger is how a pipeline knows its own dead letters among those of others.
-                self._record_as_failed([rows[head.row_id] for head in found.untouched], copies)
+                self._record_as_failed([rows[message.row_id] for message in found.untouched], copies)
                 there = self._copy(letters, self._stores.dead_letters)
                 if there:
                     log.warning("dead-lettered %d messages that their store had given up", len(there))
-                finished = [*there, *(head.row_id for head in found.complete)]
+                finished = [*there, *(message.row_id for message in found.complete)]
                 store.finish_dead(finished)
                 moved += len(there)
                 stay += len(rows) - len(finished)
@@ -161,21 +167,21 @@ class Settler:
         Of a failure store or dead-letter store, it releases dead letters of other pipelines, messages that failed in
         another chain, messages whose id is in `taken`, and, where messages share an id, all but the last of them.
         """
-        heads = self._holding.messages_of(held)
-        kept = {head.message_id: head for head in heads if head.message_id not in taken} if held.copies else {}
-        if held.store is self._stores.dead_letters:
-            known = self._stores.ledger.known(kept)
-            kept = {one: head for one, head in kept.items() if self._stores.is_own(head.ref, known)}
+        messages = self._holding.messages_of(held)
         if held.copies:
+            kept = {message.message_id: message for message in messages if message.message_id not in taken}
+            if held.store is self._stores.dead_letters:
+                known = self._stores.ledger.known(kept)
+                kept = {one: message for one, message in kept.items() if self._stores.is_own(message.ref, known)}
             foreign = self._tell_ledger(held, kept.values())
-            kept = {one: head for one, head in kept.items() if head.row_id not in foreign}
-            mine = {head.row_id for head in kept.values()}
-            others = [head.row_id for head in heads if head.row_id not in mine]
+            kept = {one: message for one, message in kept.items() if message.row_id not in foreign}
+            mine = {message.row_id for message in kept.values()}
+            others = [message.row_id for message in messages if message.row_id not in mine]
             held.store.settle_batch(held.lease, others, success=False)
-            heads = list(kept.values())
-        return self._finish_moves(held, heads)
+            messages = list(kept.values())
+        return self._finish_moves(held, messages)
 
-    def _tell_ledger(self, held: LeasedPart, heads: Collection[LeasedMessage]) -> set[str]:
+    def _tell_ledger(self, held: LeasedPart, messages: Collection[LeasedMessage]) -> set[str]:
         """Records in the ledger what the failure records of these messages say, if the ledger knows nothing of them.
 
         These are messages that a chain or a listener gave up, and not a run. From then on the ledger knows which of
@@ -185,8 +191,8 @@ class Settler:
         in that chain says nothing about the destinations of this one.
         """
         ledger, run_id = self._stores.ledger, self._holding.run_id
-        known = ledger.known([head.message_id for head in heads])
-        untold = [head.row_id for head in heads if head.wrapped and head.ref not in known]
+        known = ledger.known([message.message_id for message in messages])
+        untold = [message.row_id for message in messages if message.wrapped and message.ref not in known]
         foreign = set[str]()
         if not untold:
             return foreign
@@ -200,19 +206,19 @@ class Settler:
         ledger.close_step(fence)
         return foreign
 
-    def _finish_moves(self, held: LeasedPart, heads: list[LeasedMessage]) -> set[str]:
+    def _finish_moves(self, held: LeasedPart, messages: list[LeasedMessage]) -> set[str]:
         """Acknowledges the messages that an earlier settlement had copied already when it died: the copy counts now.
 
         Returns the ids of the other messages.
         """
         if held.store is self._stores.dead_letters:
-            return {head.message_id for head in heads}
+            return {message.message_id for message in messages}
         to = self._stores.dead_letters if held.copies else self._stores.failures
-        refs = {self._holding.id_in(to, head.ref.name): head.ref for head in heads}
+        refs = {self._holding.id_in(to, message.ref.name): message.ref for message in messages}
         there = next(iter(self._holding.ask(to, lambda store: _kept(store, refs))), set())
-        moved = {head.row_id for head in heads if head.ref in there}
+        moved = {message.row_id for message in messages if message.ref in there}
         self._finish(held, moved)
-        return {head.message_id for head in heads if head.row_id not in moved}
+        return {message.message_id for message in messages if message.row_id not in moved}
 
     # -- crashes -----------------------------------------------------------------------------------------------
 
@@ -246,17 +252,17 @@ class Settler:
         """
         found = self._sort(held)
         spans = [crash_tracking.span_of(fence) for fence in crashed]
-        failed_before = [head for head in found.failed if not self._failed_here(found.entries[head.row_id])]
+        failed_before = [message for message in found.failed if not self._failed_here(found.entries[message.row_id])]
         died = [
-            head
-            for head in (*found.untouched, *failed_before)
-            if any(span is None or span.covers(head.row_id, head.message_id) for span in spans)
+            message
+            for message in (*found.untouched, *failed_before)
+            if any(span is None or span.covers(message.row_id, message.message_id) for span in spans)
         ]
-        held.store.count_crash(held.lease, [head.row_id for head in died])
+        held.store.count_crash(held.lease, [message.row_id for message in died])
         most = held.store.properties.max_deliveries
         error = worker_crash(crashed[0].step, most)
-        worst = [head for head in died if head.crashes + 1 >= most]
-        self._stores.ledger.record(crashed[0], [head.entry(SOURCE_FLOW, FAILED, error=error) for head in worst])
+        worst = [message for message in died if message.crashes + 1 >= most]
+        self._stores.ledger.record(crashed[0], [message.entry(SOURCE_FLOW, FAILED, error=error) for message in worst])
 
     # -- moving ------------------------------------------------------------------------------------------------
 
@@ -270,7 +276,7 @@ class Settler:
             return found.failed if held.store is self._stores.store else []
         if held.store is failed_to:
             return []
-        return [head for head in found.failed if not tried or self._failed_here(found.entries[head.row_id])]
+        return [message for message in found.failed if not tried or self._failed_here(found.entries[message.row_id])]
 
     def _failed_here(self, entries: dict[str, Entry]) -> bool:
         run_id = self._holding.run_id
@@ -302,7 +308,7 @@ class Settler:
     ) -> Iterator[dict[str, Message]]:
         """What the other store is to hold of these messages, by the ids of their rows, a portion at a time."""
         make = self._dead_letter if to is self._stores.dead_letters else self._failure
-        rows = held.store.batch_rows(held.lease, ids=[head.row_id for head in moving]) if moving else ()
+        rows = held.store.batch_rows(held.lease, ids=[message.row_id for message in moving]) if moving else ()
         for portion in portions(rows, weight_of, most=_AT_ONCE):
             yield {row["id"]: make(row, found.entries[row["id"]], held.copies) for row in portion}
 
@@ -345,17 +351,17 @@ class Settler:
     def _sort(self, held: LeasedPart) -> Sorted:
         return self._sorted(self._holding.messages_of(held))
 
-    def _sorted(self, heads: list[LeasedMessage]) -> Sorted:
-        known = self._stores.ledger.known([head.message_id for head in heads])
+    def _sorted(self, messages: list[LeasedMessage]) -> Sorted:
+        known = self._stores.ledger.known([message.message_id for message in messages])
         result = Sorted([], [], [], {})
-        for head in heads:
-            entries = result.entries[head.row_id] = known.get(head.ref, {})
+        for message in messages:
+            entries = result.entries[message.row_id] = known.get(message.ref, {})
             if is_complete(entries, self._flows):
-                result.complete.append(head)
+                result.complete.append(message)
             elif any(not entry.done for entry in entries.values()):
-                result.failed.append(head)
+                result.failed.append(message)
             else:
-                result.untouched.append(head)
+                result.untouched.append(message)
         return result
 
     def _record_as_failed(self, rows: list[Row], copies: bool) -> None:

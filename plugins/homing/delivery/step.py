@@ -18,7 +18,7 @@ from homing.delivery.entries import entry_of, is_over, unreadable
 from homing.delivery.recorder import Part, Recorder
 from homing.errors import ContentError
 from homing.invocation.rate_limit import RateLimiter
-from homing.ledger import DROPPED, FAILED, PROCESSED, Entry, Fence, Ledger, LedgerEntries
+from homing.ledger import DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence, Ledger, LedgerEntries
 from homing.message import MessageRef
 from homing.pipeline import Flow, HandlerChain, MessageContext, SourceFlow
 from homing.pipeline.outcome import DeliveryOutcome
@@ -160,6 +160,14 @@ class FlowRun:
         if about:
             self._recorder.begin(about[0])
             run_flow(self.flow, contexts, self._workers, tell)
+
+
+def flows_of(step: str) -> tuple[str, ...]:
+    """The flows whose handlers a step may run, by its name in the ledger; none stands for all of them."""
+    if step == "process":
+        return (SOURCE_FLOW,)
+    # Where nothing is left of the step before, a delivery runs the source flow again.
+    return (SOURCE_FLOW, step.removeprefix("deliver.")) if step.startswith("deliver.") else ()
 
 
 def log_result(batch: Batch, what: str, total: Counter[str] | None = None) -> None:

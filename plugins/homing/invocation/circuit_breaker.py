@@ -6,12 +6,14 @@ import threading
 import time
 from dataclasses import dataclass
 
+from homing.arguments import refuses_unknown
 from homing.constraints import AtLeastOne, Positive, check_fields
 from homing.errors import CircuitOpenError
 from homing.invocation.fork_safety import start_over_after_fork
 from homing.invocation.rate_limit import Clock
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class CircuitBreaker:
     """After `failures` calls that failed one after the other, no call is made for `pause` seconds; then one call tries.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import homing.errors
+from homing.connection import hide_secrets
 from homing.errors import (
     CircuitOpenError,
     ConfigurationError,
@@ -49,7 +50,7 @@ def describe(error: BaseException, handler: str, attempts: int) -> dict[str, Any
 def text_of(error: BaseException) -> str:
     """What an error says; never an error itself."""
     try:
-        return str(error)
+        return hide_secrets(str(error))
     except (Exception, SystemExit, GeneratorExit) as broken:  # noqa: BLE001 - an author's __str__ may do anything
         return f"(its text could not be made: {type(broken).__qualname__})"
 
@@ -99,7 +100,7 @@ def _stack_of(error: BaseException) -> str:
     try:
         trace = traceback.TracebackException.from_exception(error, compact=True)
         _leave_out_own_frames(trace)
-        stack = "".join(trace.format())
+        stack = hide_secrets("".join(trace.format()))
     except (Exception, SystemExit, GeneratorExit) as broken:  # noqa: BLE001 - a stack is a comfort, and not needed
         stack = f"(the stack could not be formatted: {type(broken).__qualname__})"
     return _newest(stack)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from homing.arguments import refuses_unknown
 from homing.constraints import AtLeastOne, Count, Duration, check_fields, partition_numbers
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError
@@ -16,6 +17,7 @@ from homing.store import Store
 _USUAL = RetryPolicy(max_retries=3, interval=1.0)
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class ListenerConfig:
     """How a StoreListener works. Raises ConfigurationError for a value that cannot be.

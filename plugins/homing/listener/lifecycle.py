@@ -85,13 +85,17 @@ class Listener(ABC, Generic[AnyService, AnyRun]):
             self._service = None
 
     def start(self) -> None:
-        """Starts listening, and returns at once; does nothing if it is running. Raises without a service."""
+        """Starts listening, and returns at once; does nothing if it is running. Raises without a service, and where a
+        connection is not there that handlers of the chain declare which is the service."""
         with self._lock:
             if self._service is None:
                 raise ConfigurationError(
                     f"the listener of {self._name} has no service: attach one before it is started"
                 )
             if self._current_run() is None:
+                require = getattr(self._service.attached, "require_connections", None)
+                if require is not None:
+                    require()
                 self._run = self._make_run(self._service)
                 self._run.start()
 

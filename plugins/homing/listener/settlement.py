@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from homing.errors import LeaseLostError, NotInFlightError, StoreUnavailableError
+from homing.errors import LeaseLostError, MissingConnectionError, NotInFlightError, StoreUnavailableError
 from homing.failure import (
     FAILURE_STORE,
     FAILURE_TYPE,
@@ -97,6 +97,10 @@ class OutcomeWriter:
                 "message %s of store %s failed in %s after its lease was lost: %s",
                 *(delivery.id, self._store_name, self._service, sign_of(cause)),
             )
+            return
+        if isinstance(cause, MissingConnectionError):
+            log.error("message %s stays in store %s: %s", delivery.id, self._store_name, cause)
+            self._let_go(delivery)
             return
         decision = self._policy.decide(cause, delivery.attempts, key=delivery.id)
         if not decision.retry:

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+from homing.arguments import refuses_unknown
 from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ConfigurationError, StoreError
 from homing.invocation.error_info import sign_of
@@ -19,6 +20,7 @@ from homing.store import COUNT, Store
 log = logging.getLogger(__name__)
 
 
+@refuses_unknown
 class StoreListener(Listener[Service, ListenerWorkers]):
     """Polls a store and hands each message to the one service attached, until it has a final outcome.
 

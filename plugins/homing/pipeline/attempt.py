@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from homing.errors import CircuitOpenError, HandlerError, UnstorableContentError, causes_of
+from homing.errors import ChainError, CircuitOpenError, HandlerError, UnstorableContentError, causes_of
 from homing.excerpts import excerpt
 from homing.invocation.error_info import text_of
 from homing.invocation.interrupts import is_user_interrupt
@@ -122,6 +122,10 @@ def _follow_routers(handler: Handler, ctx: MessageContext) -> Handler:
             return handler
         if not isinstance(chosen, Handler) or chosen.kind not in PROCESSORS:
             raise invalid_return(handler, ctx, chosen, "a processor router returns a decorated processor or None")
+        try:
+            handler.connections.cover(chosen.connections)
+        except ChainError as error:
+            raise fail(handler, ctx, error) from error
         handler = chosen
     cause = RecursionError(f"routed {MAX_HOPS} times without reaching a processor")
     raise fail(handler, ctx, cause) from cause

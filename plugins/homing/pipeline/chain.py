@@ -9,7 +9,7 @@ what fails ─▶ failure store, as a failure record ─▶ replay: all processo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,13 +17,16 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
+from homing.arguments import refuses_unknown
+from homing.connection import variable_of
 from homing.custom_store import ThreeVerbs, as_store
 from homing.errors import ChainError, HandlerError, UnreadableMessageError
 from homing.failure import FailureRecord, new_copy, progress_in, read_record
 from homing.ids import new_id
 from homing.invocation.content_copy import accept
 from homing.invocation.error_info import frames_of, sign_of, text_of
-from homing.json_values import copy_json
+from homing.json_values import DEEPEST_PART, copy_json
+from homing.ledger import SOURCE_FLOW
 from homing.message import Headers, Message
 from homing.pipeline.context import MessageContext
 from homing.pipeline.execution import Execution
@@ -51,6 +54,7 @@ def building_by_reference() -> Iterator[None]:
         _by_reference.reset(token)
 
 
+@refuses_unknown
 class HandlerChain:
     """A pipeline: `source_flow` in order, then every flow of `destinations_flow` in parallel.
 
@@ -84,6 +88,7 @@ class HandlerChain:
         _check_handlers(name, self.source, self.flows)
         handlers = handlers_of(self.source, self.flows)
         self._takes_dataframes = next((handler for handler in handlers if handler.dataframe), None)
+        self._asks = any(handler.connections.ids for handler in handlers_of(self.source, self.flows))
         self._counters = Counters()
         self._workers = Workers(name, len(self.flows))
         self.replay_listener = None if replay is None else make_replay_listener(self, replay)
@@ -97,7 +102,7 @@ class HandlerChain:
         the failure record, and so does the failure store, if there is one. Raises UnstorableContentError for
         a content or headers that no store could keep; then no handler has run.
         """
-        own_headers = copy_json(dict(headers)) if headers else {}
+        own_headers = copy_json(dict(headers), levels=DEEPEST_PART) if headers else {}
         return self._execute(Message(new_id() if id is None else id, accept(content), headers=own_headers))
 
     def on_message(self, message: Message) -> None:
@@ -191,6 +196,27 @@ class HandlerChain:
         if self._takes_dataframes is not None:
             self._takes_dataframes.refuse()
 
+    def connections(self, *flows: str) -> dict[str, str]:
+        """The connections that handlers of these flows, SOURCE_FLOW among them, declare, and who does; of all flows
+        where none is named."""
+        asked: dict[str, str] = {}
+        for handler in self._handlers(flows):
+            for conn_id in handler.connections.ids:
+                others = f"{asked[conn_id]} and " if conn_id in asked else ""
+                asked[conn_id] = f"{others}{handler.connections.who}"
+        return asked
+
+    def require_connections(self, *flows: str) -> None:
+        """Raises MissingConnectionError where a connection is not there that handlers of these flows, or of all,
+        declare."""
+        if self._asks:
+            for handler in self._handlers(flows):
+                handler.connections.require()
+
+    def _handlers(self, flows: Collection[str]) -> Iterator[Handler]:
+        source = self.source if not flows or SOURCE_FLOW in flows else SourceFlow()
+        return handlers_of(source, [flow for flow in self.flows if not flows or flow.name in flows])
+
     def __enter__(self) -> HandlerChain:
         return self
 
@@ -204,6 +230,7 @@ class HandlerChain:
 
     def _carry(self, execution: Execution) -> MessageContext:
         self.refuse_dataframes()  # before anything ran: the message has not failed
+        self.require_connections()
         ctx = MessageContext(execution.message, execution.properties)
         for flow, outcome in run_chain(self.source, self.flows, ctx, self._workers, execution.done):
             execution.add(flow, outcome)
@@ -260,6 +287,14 @@ def _check_handlers(chain: str, source: SourceFlow, flows: tuple[Flow, ...]) -> 
             raise ChainError(
                 f"chain {chain!r} has two handlers named {handler.name!r}, a {twin.kind} and a "
                 f"{handler.kind}; give one another name with name="
+            )
+    ids = dict.fromkeys(one for handler in handlers_of(source, flows) for one in handler.connections.ids)
+    spelled: dict[str, str] = {}
+    for one in ids:
+        if (twin_id := spelled.setdefault(variable_of(one), one)) != one:
+            raise ChainError(
+                f"chain {chain!r} asks for the connections {twin_id!r} and {one!r}, which are one and the same in the "
+                f"environment, {variable_of(one)}"
             )
     targets = [flow.name for flow in flows]
     for target in targets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import difflib
 import importlib
 import pickle
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from homing.arguments import nearest
 from homing.errors import ChainImportError
 from homing.invocation.error_info import text_of
 from homing.pipeline.chain import HandlerChain, building_by_reference
@@ -71,8 +71,8 @@ def _broken(module_name: str, reference: str, error: BaseException) -> ChainImpo
 def _missing(module: ModuleType, attribute: str, reference: str) -> str:
     there = vars(module)
     chains = sorted(name for name, value in there.items() if isinstance(value, HandlerChain))
-    close = difflib.get_close_matches(attribute, chains, n=1) or difflib.get_close_matches(attribute, there, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; its chains are: {', '.join(chains) or 'none'}"
+    close = nearest(attribute, chains, cutoff=0.6) or nearest(attribute, there, cutoff=0.6)
+    hint = f"; did you mean {close!r}?" if close else f"; its chains are: {', '.join(chains) or 'none'}"
     return f"module {module.__name__!r} has no {attribute!r} for the chain {reference!r}{hint}"
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from homing.binding import bind
+from homing.connection import Connection
+from homing.declared_connections import DeclaredConnections
 from homing.errors import BindingError, UnstorableContentError
 from homing.invocation.content_copy import accept, clone, is_mutable
-from homing.json_values import copy_json
+from homing.json_values import DEEPEST_PART, copy_json
 from homing.message import Encoded, Message, encode, encode_accepted, encode_headers, encode_json
 
 T = TypeVar("T")
 
 _UNSET: Any = object()
+_NO_CONNECTIONS = DeclaredConnections()
 
 
 class MessageContext:
@@ -24,7 +27,7 @@ class MessageContext:
     `set_property`. Not shared between threads: every destination gets a `copy()`.
     """
 
-    __slots__ = ("_content", "_headers", "_message", "_properties", "_shown_content", "_shown_message")
+    __slots__ = ("_connections", "_content", "_headers", "_message", "_properties", "_shown_content", "_shown_message")
 
     def __init__(self, message: Message, properties: Mapping[str, Any] | None = None, *, content: Any = _UNSET) -> None:
         """`content` is the content as processed so far, where that is not the message's own."""
@@ -35,6 +38,7 @@ class MessageContext:
         self._properties: dict[str, Any] = clone(dict(properties)) if properties else {}
         self._shown_content: Any = _UNSET
         self._shown_message: Message | None = None
+        self._connections = _NO_CONNECTIONS
 
     @property
     def message(self) -> Message:
@@ -75,7 +79,7 @@ class MessageContext:
         Raises UnstorableContentError for what no store takes as a header.
         """
         try:
-            written = copy_json({key: value})
+            written = copy_json({key: value}, levels=DEEPEST_PART)
         except UnstorableContentError as error:
             raise UnstorableContentError(f"cannot set the header {key!r:.60}: {error}") from error
         self._headers = {**self._current_headers, **written}
@@ -96,7 +100,7 @@ class MessageContext:
         if type(key) is not str:
             raise UnstorableContentError(f"the name of a property must be a str, got {key!r}")
         try:
-            self._properties[key] = copy_json(value)
+            self._properties[key] = copy_json(value, levels=DEEPEST_PART)
         except UnstorableContentError as error:
             raise UnstorableContentError(f"cannot set the property {key!r}: {error}") from error
 
@@ -125,6 +129,13 @@ class MessageContext:
         if self._properties.pop(key, _UNSET) is _UNSET:
             raise self._has_no("property", key, self._properties)
 
+    def connection(self, conn_id: str) -> Connection:
+        """A connection that the handler declares, by the id that it has in Airflow; looked up anew at every call.
+
+        Raises ChainError for one that the handler does not declare, MissingConnectionError for one that is not there.
+        """
+        return self._connections[conn_id]
+
     def to_record(self) -> dict[str, Any]:
         """The context as a JSON object, to look at: id, content, headers, properties. Bytes become base64."""
         content = self._content
@@ -150,6 +161,11 @@ class MessageContext:
         """Forgets what was handed out: the next handler gets copies of its own. Called by the flow."""
         self._shown_content = _UNSET
         self._shown_message = None
+        self._connections = _NO_CONNECTIONS
+
+    def lend(self, connections: DeclaredConnections) -> None:
+        """Has `connection` find these, and no others. Called by the handler that is to run."""
+        self._connections = connections
 
     def replace_content(self, content: Any) -> None:
         """Makes a copy of `content` the content from here on. Called by the flow, for a transformer.

@@ -182,6 +182,8 @@ class RouterFlow:
             return None
         try:
             flow = as_destination_flow(chosen)
+            for handler in (*flow.processors, flow.destination):
+                self.router.connections.cover(handler.connections)
         except ChainError as error:
             raise fail(self.router, own, error) from error
         if flow.destination.client is not None:

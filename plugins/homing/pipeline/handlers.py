@@ -10,16 +10,20 @@
 All work bare and with `name=`. The function takes `ctx`, a typed content, or both; it may be async. A destination with
 `batch=` takes a list of either, one with `setup=` the client it made as its last parameter. With `dataframe=True`, a
 filter, transformer or destination takes a whole Spark DataFrame of messages; its chain then runs on Spark only.
+`connections=` names the Airflow connections that a handler gets by `ctx.connection(id)`; those of a router are also for
+whatever it picks.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from homing.arguments import refuses_unknown
 from homing.constraints import AtLeastOne, check
+from homing.declared_connections import DeclaredConnections
 from homing.errors import ChainError, ConfigurationError
 from homing.invocation.batch_result import PartialFailure
 from homing.invocation.circuit_breaker import Circuit, CircuitBreaker
@@ -72,6 +76,8 @@ class Handler:
     #: How many messages a Spark task delivers at the same time.
     threads: int = 1
     guard: Guard | None = field(default=None, repr=False)
+    #: What it logs in with elsewhere.
+    connections: DeclaredConnections = field(default_factory=DeclaredConnections, repr=False)
     _call: Function | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -86,6 +92,10 @@ class Handler:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function itself: no binding, no copies, no retries."""
+        for given in args:
+            for each in given if isinstance(given, list) else [given]:
+                if isinstance(each, MessageContext):
+                    each.lend(self.connections)
         return self.function(*args, **kwargs)
 
     def prepare(self) -> None:
@@ -106,6 +116,7 @@ class Handler:
         if self._call is None:
             self.prepare()
         call: Function = self._call  # type: ignore[assignment]
+        ctx.lend(self.connections)
         result = call(ctx) if self.client is None else call(ctx, self.client.get())
         return run(result) if hasattr(type(result), "__await__") else result
 
@@ -113,6 +124,7 @@ class Handler:
         """Of a destination that takes batches: what stands for this message in the list. Raises BindingError."""
         if self._call is None:
             self.prepare()
+        ctx.lend(self.connections)
         return self._call(ctx)  # type: ignore[misc]
 
     def invoke_batch(self, items: Sequence[Any]) -> Any:
@@ -150,37 +162,65 @@ class Handler:
 @overload
 def message_filter(function: Function, /) -> Handler: ...
 @overload
-def message_filter(*, name: str | None = None, dataframe: bool = False) -> Callable[[Function], Handler]: ...
-def message_filter(function: Function | None = None, /, *, name: str | None = None, dataframe: bool = False) -> Any:
+def message_filter(
+    *, name: str | None = None, dataframe: bool = False, connections: Collection[str] = ()
+) -> Callable[[Function], Handler]: ...
+@refuses_unknown
+def message_filter(
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    dataframe: bool = False,
+    connections: Collection[str] = (),
+) -> Any:
     """Makes a filter: returns True to go on, False to drop the message; of a DataFrame, the rows that go on."""
-    return _decorate(FILTER, function, name, dataframe=dataframe)
+    return _decorate(FILTER, function, name, connections, dataframe=dataframe)
 
 
 @overload
 def transformer(function: Function, /) -> Handler: ...
 @overload
-def transformer(*, name: str | None = None, dataframe: bool = False) -> Callable[[Function], Handler]: ...
-def transformer(function: Function | None = None, /, *, name: str | None = None, dataframe: bool = False) -> Any:
+def transformer(
+    *, name: str | None = None, dataframe: bool = False, connections: Collection[str] = ()
+) -> Callable[[Function], Handler]: ...
+@refuses_unknown
+def transformer(
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    dataframe: bool = False,
+    connections: Collection[str] = (),
+) -> Any:
     """Makes a transformer: what it returns is the content from there on; of a DataFrame, in its column `message`."""
-    return _decorate(TRANSFORMER, function, name, dataframe=dataframe)
+    return _decorate(TRANSFORMER, function, name, connections, dataframe=dataframe)
 
 
 @overload
 def processor(function: Function, /) -> Handler: ...
 @overload
-def processor(*, name: str | None = None) -> Callable[[Function], Handler]: ...
-def processor(function: Function | None = None, /, *, name: str | None = None) -> Any:
+def processor(*, name: str | None = None, connections: Collection[str] = ()) -> Callable[[Function], Handler]: ...
+@refuses_unknown
+def processor(
+    function: Function | None = None, /, *, name: str | None = None, connections: Collection[str] = ()
+) -> Any:
     """Makes a generic processor: does anything to the context and returns nothing."""
-    return _decorate(PROCESSOR, function, name)
+    return _decorate(PROCESSOR, function, name, connections)
 
 
 @overload
 def processor_router(function: Function, /) -> Handler: ...
 @overload
-def processor_router(*, name: str | None = None) -> Callable[[Function], Handler]: ...
-def processor_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
+def processor_router(
+    *, name: str | None = None, connections: Collection[str] = ()
+) -> Callable[[Function], Handler]: ...
+@refuses_unknown
+def processor_router(
+    function: Function | None = None, /, *, name: str | None = None, connections: Collection[str] = ()
+) -> Any:
     """Makes a processor router: the processor it returns runs in its place, then the flow goes on."""
-    return _decorate(PROCESSOR_ROUTER, function, name)
+    return _decorate(PROCESSOR_ROUTER, function, name, connections)
 
 
 @overload
@@ -193,12 +233,14 @@ def destination(
     retry_interval: float = 1.0,
     retry: RetryPolicy | None = None,
     batch: int | None = None,
-    setup: Callable[[], Any] | None = None,
+    setup: Callable[..., Any] | None = None,
     dataframe: bool = False,
     threads: int = 1,
     rate: float | None = None,
     breaker: CircuitBreaker | None = None,
+    connections: Collection[str] = (),
 ) -> Callable[[Function], Handler]: ...
+@refuses_unknown
 def destination(
     function: Function | None = None,
     /,
@@ -208,18 +250,20 @@ def destination(
     retry_interval: float = 1.0,
     retry: RetryPolicy | None = None,
     batch: int | None = None,
-    setup: Callable[[], Any] | None = None,
+    setup: Callable[..., Any] | None = None,
     dataframe: bool = False,
     threads: int = 1,
     rate: float | None = None,
     breaker: CircuitBreaker | None = None,
+    connections: Collection[str] = (),
 ) -> Any:
     """Makes a destination: tried once, then up to `max_retries` times, `retry_interval` seconds apart.
 
     `retry` is a whole policy in place of those two. With `batch`, the function takes a list of up to that many messages
     and says which failed: it returns a list with one result or exception per message, or raises PartialFailure. `setup`
-    makes the client that the function takes as its last parameter, once per process and shared by its threads. With
-    `dataframe`, the function takes all messages of a Spark job at once and has none of these: its retry is the replay.
+    makes the client that the function takes as its last parameter, once per process and shared by its threads; it takes
+    nothing, or the `connections`, as in `connections["crm_api"]`. With `dataframe`, the function takes all messages of
+    a Spark job at once and has none of these: its retry is the replay.
 
     For a destination that waits for others: `threads` is how many messages each Spark task delivers at the same time;
     `rate` how many calls a second are made at most, by all tasks of a job together; `breaker` stops calling one that is
@@ -240,24 +284,29 @@ def destination(
         raise ChainError(
             "a destination with dataframe=True has no retries, batch=, setup=, threads=, rate= or breaker="
         )
-    options = {
+    options: dict[str, Any] = {
         "policy": policy,
         "batch": batch,
-        "client": None if setup is None else Client(setup),
+        "setup": setup,
         "dataframe": dataframe,
         "threads": threads,
         "guard": _guard(rate, breaker),
     }
-    return _decorate(DESTINATION, function, name, **options)
+    return _decorate(DESTINATION, function, name, connections, **options)
 
 
 @overload
 def destination_router(function: Function, /) -> Handler: ...
 @overload
-def destination_router(*, name: str | None = None) -> Callable[[Function], Handler]: ...
-def destination_router(function: Function | None = None, /, *, name: str | None = None) -> Any:
+def destination_router(
+    *, name: str | None = None, connections: Collection[str] = ()
+) -> Callable[[Function], Handler]: ...
+@refuses_unknown
+def destination_router(
+    function: Function | None = None, /, *, name: str | None = None, connections: Collection[str] = ()
+) -> Any:
     """Makes a destination router: the message goes to the flow it returns; None delivers nowhere."""
-    return _decorate(DESTINATION_ROUTER, function, name)
+    return _decorate(DESTINATION_ROUTER, function, name, connections)
 
 
 def _guard(rate: float | None, breaker: CircuitBreaker | None) -> Guard | None:
@@ -270,9 +319,25 @@ def _guard(rate: float | None, breaker: CircuitBreaker | None) -> Guard | None:
     )
 
 
-def _decorate(kind: str, function: Function | None, name: str | None, **options: Any) -> Any:
+def _decorate(
+    kind: str,
+    function: Function | None,
+    name: str | None,
+    connections: Collection[str],
+    setup: Function | None = None,
+    **options: Any,
+) -> Any:
+    if connections and options.get("dataframe"):
+        raise ChainError(
+            f"a {kind} with dataframe=True has no connections=: it makes a plan, and Spark shows what plans are told "
+            "in its UI and its logs. Log in where single messages are handled"
+        )
+
     def decorate(function: Function) -> Handler:
-        return Handler(function, kind, _name_of(function, kind, name), **options)
+        chosen = _name_of(function, kind, name)
+        declared = DeclaredConnections(connections, f"{kind} {chosen!r}")
+        client = None if setup is None else Client(setup, declared)
+        return Handler(function, kind, chosen, client=client, connections=declared, **options)
 
     return decorate if function is None else decorate(function)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from homing.arguments import refuses_unknown
 from homing.constraints import Duration
 from homing.custom_store import as_store
 from homing.errors import ChainError, UnreadableMessageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from homing.pipeline.chain import HandlerChain
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class ReplayConfig:
     """How a chain replays by itself what failed; the values mean what they mean for a listener.

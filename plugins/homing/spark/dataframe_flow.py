@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -115,10 +115,10 @@ class DataFrameFlow:
             if not counter.let_pass(sum(held.lease.size for held in parts)):
                 out = _ids(frame)
                 _refuse_twice(out)
-                heads = self.batch.messages()
-                if len(heads) != counter.entered:
+                leased = self.batch.messages()
+                if len(leased) != counter.entered:
                     return None  # what came to the batch since, or was not read, was left out by no rule
-                self._account(SOURCE_FLOW, source.processors, heads, out, DROPPED)
+                self._account(SOURCE_FLOW, source.processors, leased, out, DROPPED)
         except Exception as error:
             if not self._is_fault(error):
                 raise
@@ -127,9 +127,9 @@ class DataFrameFlow:
         return frame
 
     def _part_by_part(self, source: Source) -> list[DataFrame]:
-        heads = self.batch.messages()
-        known = self._known(heads, SOURCE_FLOW)
-        waiting = [head for head in heads if not is_over(known.get(head.message_id), self.fence)]
+        leased = self.batch.messages()
+        known = self._known(leased, SOURCE_FLOW)
+        waiting = [message for message in leased if not is_over(known.get(message.message_id), self.fence)]
         frames: list[DataFrame] | None = None
         for section in source.sections:
             if waiting:
@@ -148,7 +148,7 @@ class DataFrameFlow:
         came out of the section before it."""
         # Where handlers for messages come first, to read is to run them: then a part is read when its turn comes.
         rows = frames is None and not source.begins_native
-        waiting = sorted(waiting, key=lambda head: head.row_id if rows else head.message_id)
+        waiting = sorted(waiting, key=lambda message: message.row_id if rows else message.message_id)
         messages = None
         if not rows:
             given = source.read(self.batch.held(), None) if frames is None else reduce(DataFrame.union, frames)
@@ -167,9 +167,9 @@ class DataFrameFlow:
             if out.total() != counter.left:
                 raise HandlerError(f"{out.total()} messages came out of the chain, and {counter.left} were counted")
             self._account(SOURCE_FLOW, source.processors, some, out, DROPPED)
-            here = [head for head in some if head.message_id in out]
+            here = [message for message in some if message.message_id in out]
             if section.stop == len(source.processors):
-                self._record(head.entry(SOURCE_FLOW, PROCESSED) for head in here if head.message_id in known)
+                self._record(message.entry(SOURCE_FLOW, PROCESSED) for message in here if message.message_id in known)
             results.add(result)
             passed.extend(here)
 
@@ -208,20 +208,14 @@ class DataFrameFlow:
             done[FILTERED] += self._account(flow.name, flow.processors, some, {}, FILTERED)
             total.update(done)
 
-        def give_up(head: LeasedMessage, error: Exception) -> None:
+        def give_up(message: LeasedMessage, error: Exception) -> None:
             total[FAILED] += 1
-            self._give_up(flow.name, handlers, head, error)
+            self._give_up(flow.name, handlers, message, error)
 
-        search, untried = self._bisection(call, give_up, known), 0
-        pace = RateLimiter(rate) if rate and flow.destination.dataframe else None
-        size = len(waiting) if pace is None else max(1, int(pace.per_second))
+        search = self._bisection(call, give_up, known)
         with messages:
-            for first in range(0, len(waiting), max(1, size)):
-                part = waiting[first : first + size]
-                if pace is not None:
-                    pace.wait(len(part))
-                untried += sum(search.over(some) for some in self._parts(part, rows=False))
-        self._tell_untried(untried)
+            slices = _slices(waiting, rate if flow.destination.dataframe else None)
+            self._tell_untried(sum(search.over(some) for part in slices for some in self._parts(part, rows=False)))
         self.ledger.suspect(self.fence, None)
         return total
 
@@ -233,7 +227,7 @@ class DataFrameFlow:
         counter: dataframe_handlers.RowCounter,
     ) -> Counter[str]:
         """Gives a frame to a DataFrame destination, and records it as delivered when that returns."""
-        out = {head.message_id: 1 for head in some}
+        out = {message.message_id: 1 for message in some}
         if flow.processors:
             frame = frame.cache()
             out = _ids(frame)
@@ -249,9 +243,9 @@ class DataFrameFlow:
             if flow.processors:
                 frame.unpersist()
         _refuse_unfinished(flow.destination, result)
-        done = [head for head in some if head.message_id in out]
+        done = [message for message in some if message.message_id in out]
         outcome = DeliveryOutcome("", state, result, 1)
-        self._record(entry_of(head.entry(flow.name, FAILED), outcome) for head in done)
+        self._record(entry_of(message.entry(flow.name, FAILED), outcome) for message in done)
         filtered = self._account(flow.name, flow.processors, some, out, FILTERED)
         return Counter({state: len(done), FILTERED: filtered})
 
@@ -261,27 +255,29 @@ class DataFrameFlow:
         """What is to be delivered, in order of id; what is not, by its state; and what the ledger has about them."""
         rows = processed.select("table_id", "sequence", "id").toArrow().to_pylist()
         # What a process left long ago may name messages that another run holds by now.
-        held = {head.ref: head for head in self.batch.messages()}
+        held = {message.ref: message for message in self.batch.messages()}
         refs = [MessageRef.of(*row.values()) for row in rows]
         found = [held[ref] for ref in refs if ref in held]
         known = self._known(found, flow, done=True)
         waiting, total = [], Counter[str]()
-        for head in found:
-            entry = known.get(head.message_id)
+        for message in found:
+            entry = known.get(message.message_id)
             if entry is not None and is_over(entry, self.fence):
                 total[SKIPPED if entry.done else entry.state] += 1
             else:
-                waiting.append(head)
-        return sorted(waiting, key=lambda head: head.message_id), total, known
+                waiting.append(message)
+        return sorted(waiting, key=lambda message: message.message_id), total, known
 
-    def _known(self, heads: Sequence[LeasedMessage], flow: str, *, done: bool = False) -> dict[str, Entry]:
+    def _known(self, leased: Sequence[LeasedMessage], flow: str, *, done: bool = False) -> dict[str, Entry]:
         """What the ledger has about these messages in this flow; without `done`, only what failed."""
-        entries = self.ledger.known([head.message_id for head in heads])
-        found = {head.message_id: entries.get(head.ref, {}).get(flow) for head in heads}
+        entries = self.ledger.known([message.message_id for message in leased])
+        found = {message.message_id: entries.get(message.ref, {}).get(flow) for message in leased}
         return {key: entry for key, entry in found.items() if entry is not None and (done or not entry.done)}
 
     def _only(self, processed: DataFrame, waiting: Sequence[LeasedMessage]) -> DataFrame:
-        ids = self.spark.createDataFrame(pa.table({"id": pa.array([head.message_id for head in waiting], pa.string())}))
+        ids = self.spark.createDataFrame(
+            pa.table({"id": pa.array([message.message_id for message in waiting], pa.string())})
+        )
         return processed.join(F.broadcast(ids), "id", "left_semi").select(*processed.columns)
 
     # -- who is to blame ---------------------------------------------------------------------------------------
@@ -293,7 +289,7 @@ class DataFrameFlow:
         known: Mapping[str, Entry],
     ) -> Bisection[LeasedMessage]:
         """`known` is what the ledger has about some of the messages in this flow, none of which is done."""
-        return Bisection(call, give_up, self._is_fault, lambda head: head.message_id in known)
+        return Bisection(call, give_up, self._is_fault, lambda message: message.message_id in known)
 
     def _tell_untried(self, number: int) -> None:
         """They are settled as messages that were not reached: released, and the next run takes them."""
@@ -323,14 +319,14 @@ class DataFrameFlow:
     def _parts(self, waiting: Sequence[LeasedMessage], *, rows: bool) -> Iterable[Sequence[LeasedMessage]]:
         """All messages at once; after a crash, those that may have caused it in small parts, apart from the others.
         They are in order of their rows' ids, or of their own."""
-        most = max((head.crashes for head in waiting), default=0)
+        most = max((message.crashes for message in waiting), default=0)
         span = crash_tracking.span_of(self.fence) or (
-            _span([head for head in waiting if head.crashes == most], rows=rows) if most else None
+            _span([message for message in waiting if message.crashes == most], rows=rows) if most else None
         )
         places = [
             place
-            for place, head in enumerate(waiting)
-            if span is not None and span.covers(head.row_id, head.message_id)
+            for place, message in enumerate(waiting)
+            if span is not None and span.covers(message.row_id, message.message_id)
         ]
         if not places:
             return [waiting]
@@ -345,11 +341,11 @@ class DataFrameFlow:
         self, flow: str, handlers: Sequence[Handler], some: Sequence[LeasedMessage], out: Mapping[str, int], state: str
     ) -> int:
         """Records as left out by a rule the messages that did not come out and are not recorded. Returns how many."""
-        missing = [head for head in some if head.message_id not in out]
+        missing = [message for message in some if message.message_id not in out]
         known = self._known(missing, flow, done=True)
-        left = [head for head in missing if not self._told(known.get(head.message_id))]
+        left = [message for message in missing if not self._told(known.get(message.message_id))]
         reason = f"left out by {_names(handlers)}"
-        self._record(head.entry(flow, state, result=reason) for head in left)
+        self._record(message.entry(flow, state, result=reason) for message in left)
         return len(left)
 
     def _told(self, entry: Entry | None) -> bool:
@@ -358,13 +354,13 @@ class DataFrameFlow:
         # What failed once is recorded as processed by what comes before a DataFrame handler: that is not its end.
         return entry.state != PROCESSED and (entry.done or entry.run_id == self.fence.run_id)
 
-    def _give_up(self, flow: str, handlers: Sequence[Handler], head: LeasedMessage, error: Exception) -> None:
+    def _give_up(self, flow: str, handlers: Sequence[Handler], message: LeasedMessage, error: Exception) -> None:
         name = error.handler if isinstance(error, HandlerError) else _names(handlers)
         if flow != SOURCE_FLOW and any(name == handler.name for handler in handlers if handler.kind in PROCESSORS):
             name = name_processor(name, flow)
-        log.warning("message %s makes %s fail: %s", head.message_id, name, sign_of(error))
+        log.warning("message %s makes %s fail: %s", message.message_id, name, sign_of(error))
         reason = worker_crash(name) if is_crash(error) else describe(error, name, 1)
-        self._record([head.entry(flow, FAILED, error=reason)])
+        self._record([message.entry(flow, FAILED, error=reason)])
 
     def _record(self, entries: Iterable[Entry]) -> None:
         rows = list(entries)
@@ -377,6 +373,19 @@ def _span(some: Sequence[LeasedMessage], *, rows: bool) -> crash_tracking.Span:
     if rows:
         return crash_tracking.Span(first.row_id, last.row_id)
     return crash_tracking.Span(first.message_id, last.message_id, rows=False)
+
+
+def _slices(waiting: Sequence[LeasedMessage], rate: float | None) -> Iterator[Sequence[LeasedMessage]]:
+    """These messages; with a `rate`, those of a second at a time, and each slice when its turn comes."""
+    if rate is None:
+        yield from [waiting] if waiting else []
+        return
+    pace = RateLimiter(rate)
+    size = max(1, int(rate))
+    for first in range(0, len(waiting), size):
+        part = waiting[first : first + size]
+        pace.wait(len(part))
+        yield part
 
 
 def _ids(frame: DataFrame) -> Counter[str]:

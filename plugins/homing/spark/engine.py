@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from homing.declared_connections import texts_in_environment
 from homing.delivery import Batch, PipelineStores
 from homing.delivery.arrow.columns import UNFIT
 from homing.delivery.leased_part import LeasedMessage, LeasedPart
@@ -193,7 +194,7 @@ class Engine:
                 total = self._dataframe_flow().deliver(flow, messages, self._through, each, rate)
             else:
                 # What a process left long ago may name messages that another run holds by now.
-                held = frozenset(head.ref for head in self.batch.messages())
+                held = frozenset(message.ref for message in self.batch.messages())
                 total = self._each(name, messages, 0, held, rate)
         log_deliveries(self.batch, name, total)
         return total
@@ -252,7 +253,14 @@ class Engine:
 
     def _task(self, flow: str) -> Task:
         fence = replace(self.fence, crashed=self._careful(flow))
-        return Task(self.pipeline.chain, StoreRef(self.pipeline.store).resolve(), fence, tasks=self._tasks(flow))
+        return Task(
+            self.pipeline.chain,
+            StoreRef(self.pipeline.store).resolve(),
+            fence,
+            tasks=self._tasks(flow),
+            # Executors elsewhere do not have the driver's environment.
+            connections=texts_in_environment(self.chain.connections(flow)),
+        )
 
     def _tasks(self, flow: str) -> int:
         return 1 if self._careful(flow) else parallelism(self.spark)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 
 from homing.errors import HandlerError, HomingError
 
 # The Python process of a task is gone, or the executor with it.
-_CRASHED = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+_CRASHED = re.compile("Python worker exited unexpectedly|ExecutorLostFailure")
 # A Spark Connect server went away under its client, which has tried for minutes to reach it again.
-_SERVER_GONE = ("StatusCode.UNAVAILABLE",)
-# A store, a lease or Spark itself: no handler and no message. Spark's in its own words to the letter: an author's error
-# may also say that something was cancelled.
-_OUTAGES = (
-    "LeaseLostError",
-    "StoreUnavailableError",
-    "[SPARK_JOB_CANCELLED]",
-    "[OPERATION_CANCELED]",
-    "cancelled because SparkContext was shut down",
+_SERVER_GONE = re.compile(r"StatusCode\.UNAVAILABLE")
+# A store, a lease or Spark itself: no handler and no message. Ours as a traceback says what was raised; Spark in its
+# own words to the letter, for an author may also say that something was cancelled.
+_OUTAGES = re.compile(
+    r"^homing\.errors\.(LeaseLostError|StoreUnavailableError)\b"
+    r"|\[SPARK_JOB_CANCELLED\]|\[OPERATION_CANCELED\]|cancelled because SparkContext was shut down",
+    re.MULTILINE,
 )
+# What an expression could not do with a value. Spark quotes the value, and that may say anything of the above.
+_ABOUT_VALUES = re.compile(r"\bSQLSTATE: (22|P0)")
 
 
 def is_crash(error: BaseException) -> bool:
     """Whether a worker died. A message may be to blame."""
-    return not isinstance(error, HomingError) and any(sign in str(error) for sign in _CRASHED)
+    return not isinstance(error, HomingError) and _says(error, _CRASHED)
 
 
 def is_death(error: BaseException) -> bool:
@@ -36,7 +37,7 @@ def is_death(error: BaseException) -> bool:
 
 
 def _tells_of_death(error: BaseException) -> bool:
-    return _is_cut_off(error) or is_crash(error) or any(sign in str(error) for sign in _SERVER_GONE)
+    return _is_cut_off(error) or is_crash(error) or _says(error, _SERVER_GONE)
 
 
 def _is_cut_off(error: BaseException) -> bool:
@@ -57,7 +58,12 @@ def is_outage(error: BaseException) -> bool:
     """Whether it is known that no message is to blame."""
     if isinstance(error, HomingError):
         return not isinstance(error, HandlerError)
-    return any(sign in str(error) for sign in _OUTAGES)
+    return _says(error, _OUTAGES)
+
+
+def _says(error: BaseException, signs: re.Pattern[str]) -> bool:
+    text = str(error)
+    return signs.search(text) is not None and not _ABOUT_VALUES.search(text)
 
 
 def is_fault(error: BaseException) -> bool:

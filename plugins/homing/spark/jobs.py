@@ -1,7 +1,8 @@
 """The main functions of the Spark applications: their arguments, and their exit codes.
 
-The URLs of the stores are secret. They come through the environment, in HOMING_STORE and HOMING_DEAD_LETTER_STORE; or,
-on YARN in cluster mode, through a file that YARN puts into the working directory. Everything else is an argument.
+The URLs of the stores are secret, and so are the connections of handlers. They come through the environment, in
+HOMING_STORE, HOMING_DEAD_LETTER_STORE and AIRFLOW_CONN_<ID>; or, on YARN in cluster mode, through a file that YARN puts
+into the working directory. Everything else is an argument.
 
 The exit code is 0 when the job is done. It is 1 when something failed: what was delivered is recorded, and the job can
 be run again. It is 2 when the job was set up wrongly, and running it again will not help.
@@ -24,6 +25,7 @@ from homing.delivery import Batch, PipelineStores, crash_tracking, open_pipeline
 from homing.delivery.lease_keeper import LeaseKeeper
 from homing.delivery.local_engine import LocalEngine
 from homing.delivery.settlement import DEFAULT_LEASE
+from homing.delivery.step import flows_of
 from homing.delivery.work_files import Files, LocalFiles, WorkDir
 from homing.errors import ConfigurationError, HandlerError, HomingError, LeaseLostError
 from homing.extras import needs
@@ -114,7 +116,7 @@ def _run(
 ) -> int:
     _show_our_log_lines()
     _end_when_told()
-    secrets.read_stores_file(Path.cwd())
+    secrets.read_secrets_file(Path.cwd())
     try:
         _work(step, arguments, run_step, is_needed, afterwards)
     except ConfigurationError as error:
@@ -139,6 +141,7 @@ def _work(
     afterwards: Callable[[Batch], object],
 ) -> None:
     chain = load_chain(arguments.chain)
+    chain.require_connections(*flows_of(step))
     with open_pipeline_stores(STORE, DEAD_LETTER_STORE) as stores:
         batch = Batch(stores, arguments.run_id, [flow.name for flow in chain.flows], chain=chain.name)
         if not batch.held():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from homing.declared_connections import connections
 from homing.delivery.arrow import steps
 from homing.delivery.arrow.columns import rows_of
 from homing.delivery.arrow.page import Page
@@ -35,10 +36,13 @@ class Task:
     tasks: int = 1
     #: The most messages a second that each destination gets, for a replay in a single task; None for no limit.
     rate: float | None = None
+    #: What its handlers log in with. Secrets, which a worker has only while the task runs: another's may be the next.
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def process(self, pages: Iterator[Page], stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Runs the source flow over stored messages, up to the processor `stop`; yields those that are to go on."""
-        return steps.process(self._step(), pages, stop)
+        with connections(self.connections):
+            yield from steps.process(self._step(), pages, stop)
 
     def go_on(
         self, flow_name: str, start: int, stop: int, batches: Iterator[pa.RecordBatch]
@@ -48,7 +52,7 @@ class Task:
         step = self._step()
         is_source = flow_name == SOURCE_FLOW
         processors = (step.chain.source if is_source else _destination_flow(step, flow_name)).processors[start:stop]
-        with step.recorder() as recorder:
+        with connections(self.connections), step.recorder() as recorder:
             left_out = DROPPED if is_source else FILTERED
             run = ProcessorRun(step, SourceFlow(processors, flow_name), recorder, left_out, ends=False)
             for batch in batches:
@@ -73,7 +77,8 @@ class Task:
         `start` is how many of the flow's processors the messages have behind them.
         """
         share_rates(self.tasks if self.rate is None else 1)
-        return steps.deliver(self._step(), flow_name, batches, start, TaskContext.get())
+        with connections(self.connections):
+            yield from steps.deliver(self._step(), flow_name, batches, start, TaskContext.get())
 
     def ledger(self) -> Ledger:
         return _ledger(self.store_url)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from homing.arguments import nearest
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError, UnknownStoreError, UnsupportedError
 from homing.store import STORE_KINDS, Store
@@ -53,8 +53,8 @@ def check_scheme(url: str) -> None:
     known = ", ".join(f"{name}://" for name in schemes)
     if "://" not in url or not _SCHEME.fullmatch(scheme):
         raise UnknownStoreError(f"a store URL starts with its scheme, one of {known}")
-    guess = difflib.get_close_matches(scheme.lower(), schemes, n=1, cutoff=0.5)
-    hint = f"did you mean {guess[0]}://? " if guess else ""
+    guess = nearest(scheme.lower(), schemes, cutoff=0.5)
+    hint = f"did you mean {guess}://? " if guess else ""
     raise UnknownStoreError(f"no store answers to {scheme}://; {hint}known: {known}")
 
 

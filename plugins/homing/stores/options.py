@@ -6,9 +6,8 @@ name is the option's; only that of the field `name` is `store`.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -57,13 +56,3 @@ def _declared(kind: type) -> dict[str, Any]:
     """The types of those fields that a URL may set."""
     in_url = {field.name for field in fields(kind) if not field.metadata.get(_NOT_IN_URL)}
     return {name: wanted for name, wanted in constraints(kind).items() if name in in_url}
-
-
-def refuse_unknown(given: Iterable[str], known: Collection[str], *, of: str) -> None:
-    """Raises ConfigurationError for an option that `of` does not have. By a misspelt one, another store than was meant
-    might be opened, and messages would wait there for ever."""
-    for name in given:
-        if name not in known:
-            guess = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-            hint = f"did you mean {guess[0]}=?" if guess else f"it has: {', '.join(known) or 'none'}"
-            raise ConfigurationError(f"{of} has no option {name!r:.60}; {hint}")

@@ -1,19 +1,21 @@
-"""For authors of stores: the conformance suite that every store of ours passes, to be run against one of yours.
+"""For authors of chains: chains and DAGs in a test. For authors of stores there is `homing.testing.conformance`.
 
-    # test_my_store.py
-    from homing.testing.conformance import *
-    from homing.testing.conformance import Subject
+    trial = try_chain(chain, [{"number": 1, "paid": True}, {"number": 2, "paid": False}])
+    assert trial.delivered == {"crm": [{"number": 1, "paid": True}]}
 
-    SUBJECTS = [Subject("shelf", lambda request: "shelf://test")]  # or open=Shelf, without a URL
-
-`pytest test_my_store.py` then runs every test against it; what asks for an ability that the store's `features` do not
-have is skipped. See docs/stores.md.
+It needs no test framework, and of Airflow and Spark only what the tested chain or DAG needs. See docs/testing.md.
 """
 
-from homing.extras import needs
+from homing.testing.dags import books_of, prepare_airflow, run_dag
+from homing.testing.trial import Delivery, Dropped, Failed, Trial, try_chain
 
-with needs("homing.testing", "testing", "pytest"):
-    import pytest
-
-# Before the modules are imported: a failed assertion then shows its values, as in any other test.
-pytest.register_assert_rewrite(*(f"homing.testing.{name}" for name in ("abilities", "crashes", "model", "verbs")))
+__all__ = [
+    "Delivery",
+    "Dropped",
+    "Failed",
+    "Trial",
+    "books_of",
+    "prepare_airflow",
+    "run_dag",
+    "try_chain",
+]

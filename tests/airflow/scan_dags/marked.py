@@ -1,4 +1,5 @@
-"""The same chain twice: on Spark, and in one plain process. And a DAG that leaks on purpose, to be found."""
+"""The same chain twice: on Spark, and in one plain process. One whose connection comes late, and a DAG that leaks on
+purpose, to be found."""
 
 import base64
 import os
@@ -29,6 +30,14 @@ for name, above in (("spark", 0), ("plain", 1000)):
         spark_above=above,
         spark_conf=EVENT_LOG,
     )
+
+delivery_dag(
+    "marked_late",
+    chain="marked_chain:late",
+    store=f"{os.environ['SCAN_LATE']}?store=late",
+    dead_letter_store=f"{os.environ['SCAN_LATE']}?store=late_dead",
+    polling_interval=0.5,
+)
 
 with DAG("leak", schedule=None):
 

@@ -1,6 +1,7 @@
 """A chain whose destination takes its time, and says where the code that runs it came from.
 
-{"kill": true} takes the whole executor down with it.
+{"kill": true} takes the whole executor down with it. `connected` needs a connection besides, which executors of a
+cluster do not find in their environment.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import os
 import signal
 import time
 from pathlib import Path
+
+from airflow.sdk import BaseHook
 
 import homing
 from homing import HandlerChain, MessageContext, destination
@@ -36,4 +39,11 @@ def slow(ctx: MessageContext) -> None:
     time.sleep(0.02)
 
 
+@destination(name="slow", connections=["numbers_api"])
+def logging_in(ctx: MessageContext) -> None:
+    assert ctx.connection("numbers_api").password == BaseHook.get_connection("numbers_api").password == "told"  # noqa: S105
+    slow.function(ctx)
+
+
 chain = HandlerChain("numbers", destinations_flow=[slow])
+connected = HandlerChain("numbers", destinations_flow=[logging_in])

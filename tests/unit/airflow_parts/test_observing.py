@@ -70,12 +70,13 @@ def test_a_settlement_links_to_the_replay_it_asked_for(spec: PipelineConfig, pip
     assert ReplayLink().get_link(settle, ti_key=RUN) == "https://airflow.example/prod/dags/orders_replay/runs/run.2"
 
 
-def submit(spec: PipelineConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ProcessOperator, FakeTask]:
-    """Runs `process` with a spark-submit that says what our application says."""
+def submit(
+    spec: PipelineConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, printed: str = ""
+) -> tuple[ProcessOperator, FakeTask]:
+    """Runs `process` with a spark-submit that says what our application says, and then what its handlers print."""
     binary = folder / "spark-submit"
-    binary.write_text(
-        "#!/bin/sh\necho 'INFO homing: Spark application local-17 has its UI at http://127.0.0.1:4040' >&2\n"
-    )
+    said = "INFO homing: Spark application local-17 has its UI at http://127.0.0.1:4040"
+    binary.write_text(f"#!/bin/sh\necho '{said}' >&2\necho '{printed}' >&2\n")
     binary.chmod(0o755)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
     operator, task = (
@@ -97,6 +98,18 @@ def test_the_link_to_spark_leads_to_its_ui_while_the_job_runs_and_then_to_the_hi
     assert SparkLink().get_link(operator, ti_key=RUN) == ""  # it has ended, and nobody keeps its history
     monkeypatch.setenv("AIRFLOW__HOMING__SPARK_HISTORY_URL", "http://history:18080/")
     assert SparkLink().get_link(operator, ti_key=RUN) == "http://history:18080/history/local-17/"
+
+
+def test_what_a_handler_prints_of_a_message_does_not_say_where_the_link_to_spark_leads(
+    spec: PipelineConfig, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.claimed("orders/run", 1)
+    message = "Spark application local-18 has its UI at https://evil.example/"
+
+    operator, task = submit(spec, tmp_path, monkeypatch, printed=f"got {message}")
+
+    assert task.xcoms[SparkLink().xcom_key] == "http://127.0.0.1:4040"
+    assert operator.spark_application == "local-17"
 
 
 def test_a_link_that_cannot_be_stored_leaves_the_job_alone(

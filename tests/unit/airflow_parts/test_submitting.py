@@ -18,7 +18,7 @@ import homing
 from homing.airflow import PipelineConfig
 from homing.airflow.operators.spark import DeliverOperator
 from homing.delivery import Batch, open_pipeline_stores
-from homing.spark.submit.secrets import STORES_FILE, read_stores_file
+from homing.spark.submit.secrets import SECRETS_FILE, read_secrets_file
 from tests.servers import PostgreSQL
 from tests.unit.airflow_parts.conftest import context
 
@@ -108,15 +108,15 @@ def test_a_driver_in_yarn_gets_the_stores_as_a_file_that_is_its_owners_alone(
     assert option(said["argv"], "--deploy-mode") == "cluster"
     ((path, text),) = said["files"].items()
     assert said["modes"] == ["0o600"]
-    assert option(said["argv"], "--files") == f"{path}#{STORES_FILE}"
+    assert option(said["argv"], "--files") == f"{path}#{SECRETS_FILE}"
     assert not Path(path).exists()  # YARN has its own by now
     assert not any(secret in str((said["argv"], said["shown"])) for secret in secrets)
 
-    (tmp_path / STORES_FILE).write_text(text)  # as YARN lays it out for the driver
+    (tmp_path / SECRETS_FILE).write_text(text)  # as YARN lays it out for the driver
     for name in ("HOMING_STORE", "HOMING_DEAD_LETTER_STORE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    read_stores_file(tmp_path)
+    read_secrets_file(tmp_path)
     assert (os.environ["HOMING_STORE"], os.environ["HOMING_DEAD_LETTER_STORE"]) == secrets
 
 

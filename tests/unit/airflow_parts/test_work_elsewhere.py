@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,16 +15,27 @@ from tests.unit.airflow_parts.conftest import context
 from tests.unit.delivery.conftest import Pipeline
 
 
-@pytest.fixture
-def elsewhere(spec: PipelineConfig, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
-    monkeypatch.setenv("PATH", "/nowhere")  # without Spark there is no way to any
+@pytest.fixture(params=["spark-class", "Spark needs Java"])
+def missing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What this machine has not: without Spark, and without Java, there is no way to any other file system."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if request.param != "spark-class":
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "spark-class").write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / "spark-class").chmod(0o755)
+    return str(request.param)
+
+
+@pytest.fixture
+def elsewhere(spec: PipelineConfig, missing: str) -> PipelineConfig:
     return replace(spec, work_dir="hdfs://nodes/work")
 
 
-def test_nothing_is_claimed_for_it(elsewhere: PipelineConfig, stores: PipelineStores) -> None:
+def test_nothing_is_claimed_for_it(elsewhere: PipelineConfig, stores: PipelineStores, missing: str) -> None:
     stores.store.store("order")
-    with pytest.raises(WorkDirError, match="spark-class"):
+    with pytest.raises(WorkDirError, match=missing):
         StoreSensor(task_id="listen", pipeline=elsewhere).execute(context())
     assert stores.store.count()["available"] == 1
 

@@ -17,6 +17,7 @@ LINES = re.findall(r"^\$ homing (.*)$", PAGE, re.MULTILINE)
 
 
 def test_every_line_of_the_page_runs(homing: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "shop_chain.py").write_text(CHAIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CRM", "up")
@@ -42,7 +43,9 @@ def test_the_page_has_every_exit_code() -> None:
 def test_whatever_changes_something_has_a_dry_run_and_says_why() -> None:
     recorded = {"init", "replay", "dead-letter", "purge", "forget"}
 
-    assert {command.name for command in COMMANDS if has(command, "--dry-run")} == recorded | {"send", "bench-claim"}
+    assert {command.name for command in COMMANDS if has(command, "--dry-run")} == {
+        *recorded, "new", "send", "bench-claim",
+    }  # fmt: skip
     assert {command.name for command in COMMANDS if has(command, "--reason")} == recorded
 
 

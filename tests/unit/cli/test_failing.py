@@ -76,6 +76,32 @@ def test_a_chain_that_only_spark_can_run_is_refused_and_nothing_is_held(
     assert stores.dead_letters.count()["available"] == 1
 
 
+def test_a_replay_without_a_connection_of_the_chain_is_refused_before_anything_is_leased(
+    homing: Shell, stores: PipelineStores, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+from homing import HandlerChain, MessageContext, destination
+@destination
+def lake(ctx: MessageContext): ...
+@destination(connections=["crm_api"])
+def crm(ctx: MessageContext):
+    return ctx.connection("crm_api").host
+chain = HandlerChain("orders", destinations_flow=[lake, crm])
+"""
+    (tmp_path / "connected.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    answer = homing("replay", dead, "--chain", "connected:chain")
+    assert answer.code == 2
+    assert "there is no connection 'crm_api', which the destination 'crm' asks for" in answer.err
+    assert stores.dead_letters.count()["available"] == 1
+    assert homing("replay", dead, "--chain", "connected:chain", "--dry-run").code == 0
+
+    monkeypatch.setenv("AIRFLOW_CONN_CRM_API", "http://crm")
+    assert homing("replay", dead, "--chain", "connected:chain").code == 0
+    assert stores.ledger.entries([dead])[dead]["crm"].result == "crm"
+
+
 def test_a_replay_delivers_what_is_missing_and_skips_what_was_delivered(
     homing: Shell, chain: str, stores: PipelineStores, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,3 +155,39 @@ def test_a_store_that_cannot_be_counted_is_not_said_to_be_well(homing: Shell) ->
 
     assert answer.code == 1
     assert "store 'orders' cannot be counted" in answer.err
+
+
+_SECRET = "gehe/im-hunter2"  # noqa: S105
+
+
+def test_a_password_in_an_argument_is_warned_of(homing: Shell, tmp_path: Path) -> None:
+    url = f"postgresql://pipeline:{_SECRET}@127.0.0.1/db"
+
+    for argv in (["peek", "--store", url], ["stores", url], ["audit", "--dead-letter-store", url]):
+        answer = homing(*argv)
+
+        assert "everybody on this machine can read it" in answer.err
+        assert "env:NAME" in answer.err
+        assert _SECRET not in answer.out + answer.err
+
+    for harmless in (
+        "env:HOMING_STORE",
+        f"sqlite:///{tmp_path}/x.db?store=a:b@c",
+        "postgresql://pipeline@127.0.0.1:1/db",
+    ):
+        assert "everybody" not in homing("peek", "--store", harmless).err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["URL"], ["list", "URL"], ["list", "--limit", "URL"], ["list", "-o", "URL"], ["show", "one", "URL", "\x1b[2J"]],
+)
+def test_a_url_in_the_wrong_place_is_refused_and_not_repeated(homing: Shell, argv: list[str]) -> None:
+    url = f"postgresql://pipeline:{_SECRET}@127.0.0.1/db"
+
+    answer = homing(*(url if word == "URL" else word for word in argv))
+
+    assert answer.code == 2
+    assert _SECRET not in answer.err
+    assert "127.0.0.1" not in answer.err
+    assert "\x1b" not in answer.err

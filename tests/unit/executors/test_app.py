@@ -98,6 +98,21 @@ def test_a_replay_of_what_is_complete_acknowledges_it_without_spark(
     assert stores.store.count()["acknowledged"] == 2
 
 
+def test_a_missing_connection_is_a_mistake_in_the_set_up_and_holds_nothing_up(
+    arguments: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "orders_app.py").write_text(MODULE.replace("@destination", '@destination(connections=["crm_api"])'))
+    spark_as(monkeypatch, None)
+    deliver = [*arguments, "--work-dir", str(tmp_path), "--flow", "crm"]
+
+    assert jobs.deliver_main(deliver) == jobs.deliver_main([*deliver, "--without-spark"]) == 2
+    assert "there is no connection 'crm_api', which the destination 'crm' asks for" in capsys.readouterr().err
+    monkeypatch.setenv("AIRFLOW_CONN_CRM_API", "http://crm")
+    with pytest.raises(Started):
+        jobs.deliver_main(deliver)
+
+
 def test_sqlite_and_a_cluster_is_a_mistake_in_the_set_up(
     arguments: list[str], stores: PipelineStores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -141,7 +141,7 @@ def test_an_archive_that_another_user_may_have_put_there_is_not_run(tmp_path: Pa
     folder = tmp_path / "cache"
     with class_archive(folder) as start:
         assert java(start.environment, "-version").returncode == 0
-        start.had_session = True
+        start.note_session()
     folder.chmod(0o777)
 
     with pytest.raises(WorkDirError, match="open to other users"), class_archive(folder):

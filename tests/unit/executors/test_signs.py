@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from homing.errors import HandlerError, LakeError
-from homing.spark.error_kinds import is_death, is_fault, is_outage
+from homing.spark.error_kinds import is_crash, is_death, is_fault, is_outage
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,29 @@ from homing.spark.error_kinds import is_death, is_fault, is_outage
 def test_what_spark_or_a_store_says_blames_no_message(text: str) -> None:
     assert is_outage(RuntimeError(text))
     assert not is_fault(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "homing.errors.LeaseLostError: x",
+        "\nhoming.errors.StoreUnavailableError: x",
+        "[SPARK_JOB_CANCELLED]",
+        "Python worker exited unexpectedly",
+        "StatusCode.UNAVAILABLE",
+    ],
+)
+@pytest.mark.parametrize("state", ["22018", "22012", "P0001"])
+def test_a_value_that_spark_quotes_is_a_fault_of_its_message_whatever_it_says(quoted: str, state: str) -> None:
+    error = RuntimeError(f"[CAST_INVALID_INPUT] The value '{quoted}' cannot be cast. SQLSTATE: {state}")
+
+    assert is_fault(error)
+    assert not is_crash(error)
+    assert not is_death(error)
+
+
+def test_an_authors_error_may_speak_of_ours() -> None:
+    assert is_fault(RuntimeError("ValueError: no order is called homing.errors.StoreUnavailableError"))
 
 
 @pytest.mark.parametrize("text", ["ValueError: order was cancelled", "the shop is shut down", "Job 3 cancelled"])

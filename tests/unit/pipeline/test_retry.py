@@ -41,7 +41,7 @@ def test_policy_is_a_value() -> None:
 
 
 def test_fixed_delays_are_all_the_same() -> None:
-    policy = RetryPolicy.fixed(3, 4)
+    policy = RetryPolicy(3, 4)
     assert [policy.delay(attempt) for attempt in (1, 2, 3)] == [4.0, 4.0, 4.0]
 
 
@@ -61,7 +61,7 @@ def test_delay_that_no_clock_can_count_is_cut_off() -> None:
 
 
 def test_jitter_takes_off_at_most_its_share_and_spreads_messages() -> None:
-    policy = RetryPolicy.fixed(1, 10, jitter=0.5)
+    policy = RetryPolicy(1, 10, jitter=0.5)
     delays = [policy.delay(1, key=f"m{number}") for number in range(200)]
     assert 5.0 <= min(delays) < 6.0
     assert 9.0 < max(delays) <= 10.0
@@ -151,7 +151,7 @@ def test_policy_speaks_the_words_of_an_airflow_task() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [RetryPolicy(2, never=(PermissionError,)), RetryPolicy.fixed(2, 5, jitter=0.5)], ids=["never", "jitter"]
+    "policy", [RetryPolicy(2, never=(PermissionError,)), RetryPolicy(2, 5, jitter=0.5)], ids=["never", "jitter"]
 )
 def test_what_an_airflow_task_cannot_keep_is_refused(policy: RetryPolicy) -> None:
     with pytest.raises(ConfigurationError, match="Airflow"):

@@ -28,7 +28,7 @@ from homing import (
 from homing.custom_store import as_store
 from homing.errors import ConfigurationError, StoreError, UnknownStoreError, UnsupportedError
 from homing.store import Store
-from homing.testing.waiting import eventually
+from homing.testing.conformance.waiting import eventually
 
 
 class Shelf:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -223,3 +226,44 @@ def test_a_file_that_a_link_leads_to_is_for_its_owner_alone_too(tmp_path: Path) 
         store.store(1)
 
     assert (tmp_path / "volume" / "inbox.db").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def for_everybody() -> Iterator[Path]:
+    """A folder like /tmp: everybody may put files there, and only owners replace what is theirs."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("name", ["inbox.db", "inbox.db-wal", "inbox.db-journal", "a link"])
+def test_a_file_that_another_user_put_where_everybody_can_is_not_taken_for_the_stores(
+    for_everybody: Path, tmp_path: Path, name: str
+) -> None:
+    """He could read what is stored. What lies beside a database SQLite would take into it."""
+    nobody = 65534
+    planted = for_everybody / ("inbox.db" if name == "a link" else name)
+    if name == "a link":
+        planted.symlink_to(tmp_path / "his.db")
+    else:
+        planted.touch(mode=0o666)
+    os.chown(planted, nobody, nobody, follow_symlinks=False)
+
+    with (
+        open_store(f"sqlite:///{for_everybody}/inbox.db?store=orders") as store,
+        pytest.raises(ConfigurationError, match=f"{planted} belongs to user {nobody}"),
+    ):
+        store.store("a secret")
+
+    assert planted.is_symlink() or planted.read_bytes() == b""
+    assert not (tmp_path / "his.db").exists() or (tmp_path / "his.db").read_bytes() == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_file_of_another_user_in_a_folder_of_his_own_can_be_shared(tmp_path: Path) -> None:
+    (tmp_path / "inbox.db").touch(mode=0o666)
+    os.chown(tmp_path / "inbox.db", 65534, 65534)
+
+    with open_store(f"sqlite:///{tmp_path}/inbox.db?store=orders") as store:
+        assert store.store("shared")

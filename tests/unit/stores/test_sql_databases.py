@@ -282,7 +282,7 @@ def test_a_retry_policy_is_the_back_off_of_a_store(database: str, engine: sa.Eng
 
 def test_the_jitter_of_a_back_off_brings_messages_back_apart_and_none_too_late(database: str) -> None:
     with opened(database) as store:
-        store.configure(**RetryPolicy.fixed(9, 100, jitter=0.5).backoff_options())
+        store.configure(**RetryPolicy(9, 100, jitter=0.5).backoff_options())
         store.store_many(range(20))
         store.settle(store.claim(20), success=False)
         before = time.time_ns()
@@ -433,7 +433,7 @@ def test_threads_that_claim_at_once_keep_to_the_rate_together() -> None:
 @pytest.fixture
 def pace(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which stores keep to their rates."""
-    monkeypatch.setattr("homing.stores.sql.store.RateLimiter", partial(RateLimiter, clock=clock.seconds))
+    monkeypatch.setattr("homing.stores.sql.paced_claims.RateLimiter", partial(RateLimiter, clock=clock.seconds))
     return clock
 
 
@@ -539,7 +539,7 @@ def test_columns_of_the_application_are_filled_from_the_headers(database: str, e
 def test_acknowledged_messages_are_purged_by_themselves_after_purge_after(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("homing.stores.sql.store._PURGE_EVERY", 0.0)
+    monkeypatch.setattr("homing.stores.sql.paced_claims._PURGE_EVERY", 0.0)
     with opened(database, purge_after=0.1) as store:
         store.store_many(range(10))
         store.settle(store.claim(10))

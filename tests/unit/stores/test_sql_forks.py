@@ -106,7 +106,7 @@ def test_a_child_goes_on_when_its_parent_closes_the_store(database: str) -> None
 def test_a_lock_that_a_thread_held_does_not_hang_the_child(database: str) -> None:
     with opened(database) as store:
         store.count()
-        with held_by_a_thread(store._database._lock), held_by_a_thread(store._wake_up._lock):
+        with held_by_a_thread(store._database._tables._lock), held_by_a_thread(store._wake_up._lock):
             store.ledger()  # has tables made, under the lock, with the next call
             child = fork(lambda: store.ledger().known(["1"]) == {} and store.store("a") and store.wait(5))
         assert went_well(child)

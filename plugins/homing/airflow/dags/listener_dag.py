@@ -13,13 +13,16 @@ from homing.airflow import metrics
 from homing.airflow.dags.delivery_dag import START
 from homing.airflow.dags.neighbours import refuse_second
 from homing.airflow.dags.options import has_options_of, split_options
+from homing.airflow.hooks.handler_connections import find_connections
 from homing.airflow.hooks.store import find_url
 from homing.airflow.retry_policy import OUTAGE
 from homing.airflow.task_notes import note
 from homing.airflow.trial_run import end_trial_run
 from homing.airflow.triggers.store import StoreTrigger
+from homing.declared_connections import connections
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
+from homing.pipeline import HandlerChain
 from homing.store import COUNT
 from homing.store_ref import URL, StoreRef
 from homing.stores import open_store
@@ -54,7 +57,8 @@ class ListenOperator(BaseOperator):
                 metrics.oldest_age(store)
             due = store.has_due(**self.listening.config.share)
             if due or (due is None and event):
-                counted = self._listen(store)
+                with connections(self._connections()):
+                    counted = self._listen(store)
                 sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
                 note(self, context, f"Store {store.name}: {sums}.")
                 return counted
@@ -63,6 +67,11 @@ class ListenOperator(BaseOperator):
         config = self.listening.config
         trigger = StoreTrigger(self.listening.store, config.polling_seconds, partitions=config.partitions)
         return self.defer(trigger=trigger, method_name="execute")  # type: ignore[func-returns-value]
+
+    def _connections(self) -> dict[str, str]:
+        """What the handlers of a chain log in with. Secrets."""
+        chain = self.on_message
+        return find_connections(chain.connections()) if isinstance(chain, HandlerChain) else {}
 
     def _listen(self, store: Any) -> dict[str, int]:
         if self.listening.dead_letter_store is None:

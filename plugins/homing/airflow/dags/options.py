@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
 from inspect import Parameter
 from typing import Any, TypeVar
 
-from homing.errors import ConfigurationError
+from homing.arguments import refuse_unknown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,9 +49,6 @@ def split_options(
     neither, with what `what` was called with."""
     names = {each.name for each in fields(config) if each.init}
     known = names | set(inspect.signature(airflow).parameters)
-    for unknown in sorted(options.keys() - known):
-        close = difflib.get_close_matches(unknown, sorted(known), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"help({what.partition('(')[0]}) shows those there are"
-        raise ConfigurationError(f"{what} has no option {unknown!r}; {hint}")
+    refuse_unknown(options, known, of=what, otherwise=f"help({what.partition('(')[0]}) shows those there are")
     ours = {name: value for name, value in options.items() if name in names}
     return ours, {name: value for name, value in options.items() if name not in names}

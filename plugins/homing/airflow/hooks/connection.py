@@ -9,12 +9,13 @@ behind its id, `bus?queue=orders`, because the provider's form has no place for 
 from __future__ import annotations
 
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from homing.errors import ConfigurationError
 from homing.store import STORE_KINDS
 from homing.store_ref import ENVIRONMENT, StoreRef
 from homing.stores import check_scheme
+from homing.stores.options import split_query
 
 #: The schemes the form offers: of all stores but those in memory, which no two processes share.
 SCHEMES = tuple(scheme for kind, known in STORE_KINDS.items() if kind != "memory" for scheme in known.schemes)
@@ -49,7 +50,7 @@ def connection_url(connection: ConnectionFields, options: str = "", *, in_enviro
     """
     fields = dict(connection.extra_dejson or {})
     if connection.conn_type == _SERVICE_BUS:
-        return _service_bus_url(connection, fields, dict(parse_qsl(options)))
+        return _service_bus_url(connection, fields, split_query(options))
     if connection.conn_type != OURS:
         # The password of a connection of another type is not a store's URL, and must not be read.
         raise ConfigurationError(
@@ -86,7 +87,7 @@ def connection_bus(connection: ConnectionFields) -> str:
     if connection.conn_type == _SERVICE_BUS:
         return _connection_string(connection)
     where, _, query = connection_url(connection).partition("?")
-    options = urlencode([(name, value) for name, value in parse_qsl(query) if name != "store"])
+    options = urlencode({name: value for name, value in split_query(query).items() if name != "store"})
     return f"{where}?{options}" if options else where
 
 

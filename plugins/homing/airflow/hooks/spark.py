@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from homing.errors import ConfigurationError
 
 DEFAULT_CONNECTION = "spark_default"
-#: The master of a pipeline for which nobody configured a cluster.
+#: The master of a pipeline for which no cluster is configured.
 LOCAL_MASTER = "local[*]"
 
 _VARIABLE = f"AIRFLOW_CONN_{DEFAULT_CONNECTION.upper()}"
@@ -24,7 +24,7 @@ def spark_connection(connection_id: str) -> Iterator[bool]:
     """While the block lasts, Airflow's hook finds a connection of this id; yields whether there really is one.
 
     The hook itself would take YARN for meant where there is none, and where Airflow could not be asked. Raises
-    ConfigurationError for a missing connection that somebody chose by its id.
+    ConfigurationError for a missing connection that an author chose by its id.
     """
     try:
         BaseHook.get_connection(connection_id)

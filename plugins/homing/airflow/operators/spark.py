@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -15,15 +15,19 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.log import mask_secret
 
 from homing.airflow import manual_replay, metrics
+from homing.airflow.hooks.handler_connections import find_connections
 from homing.airflow.hooks.spark import LOCAL_MASTER, spark_connection
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline_config import PipelineConfig
 from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
+from homing.connection import hide_secrets
+from homing.declared_connections import connections
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.leased_part import LeasedMessage
 from homing.delivery.local_replay import replay_in_process
+from homing.delivery.step import flows_of
 from homing.errors import ConfigurationError, HomingError, JobError
 from homing.invocation.interrupts import is_user_interrupt
 from homing.pipeline import load_chain
@@ -59,6 +63,7 @@ class PipelineJobOperator(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         run_id = self.pipeline.run_key(context)
+        given = self._connections()
         self._show_messages(context)
         manual_replay.note_clear(self.pipeline, context)
         size = self._hold(context, run_id)
@@ -66,7 +71,14 @@ class PipelineJobOperator(SparkSubmitOperator):
             self.log.info("batch %s holds no messages: no Spark job is needed", run_id)
             return
         with self._ending_no_message(run_id):
-            self._run_job(context, run_id, size)
+            self._run_job(context, run_id, size, given)
+
+    def _connections(self) -> dict[str, str]:
+        """What the handlers that this task may run log in with, as Airflow knows it at this try. Secrets.
+
+        Raises MissingConnectionError, and the task is tried again: Airflow finds none where it could not ask, either.
+        """
+        return find_connections(load_chain(self.pipeline.chain).connections(*flows_of(self._step())))
 
     @contextmanager
     def _ending_no_message(self, run_id: str) -> Iterator[None]:
@@ -81,8 +93,9 @@ class PipelineJobOperator(SparkSubmitOperator):
                     batch.close_step(self._step())
             raise
 
-    def _run_job(self, context: Any, run_id: str, size: int) -> None:
-        job = Job(self.application_name, self.pipeline.chain, self.pipeline.work_folder, self.pipeline.urls())
+    def _run_job(self, context: Any, run_id: str, size: int, given: Mapping[str, str]) -> None:
+        pipeline = self.pipeline
+        job = Job(self.application_name, pipeline.chain, pipeline.work_folder, pipeline.urls(), given)
         self.application = str(job.application)
         connection = self._spark_connection()
         master = connection["master"]
@@ -147,9 +160,11 @@ class PipelineJobOperator(SparkSubmitOperator):
         return hook
 
     def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
-        """The job's output, in which it says where Spark's UI can be seen."""
+        """The job's output, in which it says where Spark's UI can be seen. Without what its handlers log in with, which
+        Airflow hides in the task's log and not in copies of it."""
         for line in lines:
-            if found := find_ui(str(line)):
+            # It says so before it has read a message: a later line may be what a handler prints of one.
+            if not self.spark_application and (found := find_ui(str(line))):
                 self.spark_application, ui = found
                 if self._start is not None:
                     self._start.note_session()
@@ -159,7 +174,7 @@ class PipelineJobOperator(SparkSubmitOperator):
                     self.log.warning("the link to Spark's UI was not stored: %s", error)
             if self._start is not None:
                 self._start.note_line()
-            yield line
+            yield hide_secrets(str(line))
 
     def _submit(self, context: Any) -> None:
         self._show_spark_ui = lambda ui: context["ti"].xcom_push(key=SparkLink().xcom_key, value=ui)
@@ -198,7 +213,7 @@ class PipelineJobOperator(SparkSubmitOperator):
             with job.client([*(self.application_args or ()), *more]) as client:
                 self._client = client
                 for line in client.stdout or ():
-                    self.log.info("%s", line.rstrip())
+                    self.log.info("%s", hide_secrets(line.rstrip()))
         except ConfigurationError as error:
             raise AirflowFailException(str(error)) from error
         except JobError as error:
@@ -283,16 +298,33 @@ class ReplayOperator(PipelineJobOperator):
         run_id, rate = self.pipeline.run_key(context), self._rate()
         self._names = read_names(self.ids)
         try:
-            if not rate or load_chain(self.pipeline.chain).takes_dataframes:
-                super().execute(context)
-                return
-            self._show_messages(context)
-            manual_replay.note_clear(self.pipeline, context)
-            if self._hold(context, run_id):
-                self._replay_here(run_id, rate)
+            with self._blaming_no_message(run_id):
+                self._replay(context, run_id, rate)
         finally:
             # Also when some still fail: those that do not are acknowledged, and no settlement will see them again.
             self._count_completed(context, run_id)
+
+    def _replay(self, context: Any, run_id: str, rate: float) -> None:
+        if not rate or load_chain(self.pipeline.chain).takes_dataframes:
+            super().execute(context)
+            return
+        given = self._connections()
+        self._show_messages(context)
+        manual_replay.note_clear(self.pipeline, context)
+        if self._hold(context, run_id):
+            with connections(given):
+                self._replay_here(run_id, rate)
+
+    @contextmanager
+    def _blaming_no_message(self, run_id: str) -> Iterator[None]:
+        """What is set up wrongly ends the task at once, and takes no retry from a message: what failed in an earlier
+        try is given back, or the end of this task would dead-letter it."""
+        try:
+            yield
+        except (AirflowFailException, ConfigurationError) as error:
+            with self.pipeline.open_batch(run_id) as batch:
+                batch.release()
+            raise AirflowFailException(str(error)) from error
 
     def _lease(self) -> float:
         return self.pipeline.hold
@@ -334,8 +366,8 @@ class ReplayOperator(PipelineJobOperator):
     def _count_completed(self, context: Any, run_id: str) -> None:
         # A store that is away is the job's trouble, not that of its metrics.
         with suppress(HomingError), self.pipeline.open_batch(run_id) as batch:
-            left = {head.ref for head in batch.messages()}
-            done = batch.completed([head for head in self._held if head.ref not in left])
+            left = {message.ref for message in batch.messages()}
+            done = batch.completed([message for message in self._held if message.ref not in left])
             metrics.count_settlement(done, self.pipeline.name)
             sums = f"{done.delivered} delivered, {done.dropped} dropped by rule"
             note(self, context, f"Of {len(self._held)} messages: {sums}, {len(left)} left.")

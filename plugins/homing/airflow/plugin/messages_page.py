@@ -157,7 +157,7 @@ def _page(about: TaskMessages, body: str) -> HTMLResponse:
 
 
 def _sums(found: list[MessageStatus]) -> str:
-    sums = Counter(story.outcome for story in found)
+    sums = Counter(status.outcome for status in found)
     most = f" These are the first {SHOWN}." if len(found) == SHOWN else ""
     return f"<p>{', '.join(f'{number} {escape(name)}' for name, number in sums.items()) or 'none'}.{most}</p>"
 
@@ -165,14 +165,14 @@ def _sums(found: list[MessageStatus]) -> str:
 def _table(found: list[MessageStatus], flows: Sequence[str]) -> str:
     heads = "".join(f"<th>{_safe(name)}</th>" for name in ("message", "outcome", "source flow", *flows))
     lines = []
-    for story in found:
-        cells = [_safe(story.message_id), _safe(story.outcome), *(_cell(story, flow) for flow in ("", *flows))]
+    for status in found:
+        cells = [_safe(status.message_id), _safe(status.outcome), *(_cell(status, flow) for flow in ("", *flows))]
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 
 
-def _cell(story: MessageStatus, flow: str) -> str:
-    entry = story.entries.get(flow)
+def _cell(status: MessageStatus, flow: str) -> str:
+    entry = status.entries.get(flow)
     if entry is None:
         return ""
     error = "" if entry.error is None or entry.done else f": {entry.error.get('type')}: {entry.error.get('message')}"

@@ -13,7 +13,7 @@ from homing import message as m
 from homing.bus.broker import NEXT_SESSION, ReceiveLink, ReceiveOptions
 from homing.bus.embedded import rows
 from homing.bus.embedded.catalog import CatalogEntry
-from homing.bus.embedded.retry import retrying
+from homing.bus.embedded.retry import call_with_retries
 from homing.bus.entities import Receivable
 from homing.bus.message import Message
 from homing.bus.options import ReceiveMode
@@ -56,11 +56,12 @@ class EmbeddedReceiveLink(ReceiveLink):
     def receive(self, limit: int, wait: float) -> list[Message]:
         deadline = time.monotonic() + wait
         while True:
-            found = retrying(self._options.retry, lambda: self._look(limit))
+            found = call_with_retries(self._options.retry, lambda: self._look(limit))
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
-            retrying(self._options.retry, lambda left=left: self._store(self._entry()).wait(min(left, _LOOK_AGAIN)))  # type: ignore[misc]
+            pause = min(left, _LOOK_AGAIN)
+            call_with_retries(self._options.retry, lambda pause=pause: self._store(self._entry()).wait(pause))  # type: ignore[misc]
             time.sleep(_PAUSE)  # due messages may belong to another session or receiver
 
     def _look(self, limit: int) -> list[Message]:

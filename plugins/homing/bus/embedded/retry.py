@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def retrying(retry: RetryOptions, work: Callable[[], Result]) -> Result:
+def call_with_retries(retry: RetryOptions, work: Callable[[], Result]) -> Result:
     """Runs `work`, and again as the options say while the database is unavailable or slow; it must be idempotent."""
     policy, attempt = retry.policy(), 1
     while True:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from homing import message as m
 from homing.bus.broker import SendLink
 from homing.bus.embedded.catalog import CatalogEntry
-from homing.bus.embedded.retry import retrying
+from homing.bus.embedded.retry import call_with_retries
 from homing.bus.entities import Subscription, Topic
 from homing.bus.message import Message
 from homing.bus.options import RetryOptions
@@ -60,7 +60,7 @@ class EmbeddedSendLink(SendLink):
         """Holds no resources."""
 
     def _entry(self) -> CatalogEntry:
-        entry = retrying(self._retry, lambda: self._broker.catalog.get(self._path))
+        entry = call_with_retries(self._retry, lambda: self._broker.catalog.get(self._path))
         if isinstance(entry.entity, Subscription):
             raise ConfigurationError(f"{self._path!r} is a subscription: send to its topic")
         return entry
@@ -80,7 +80,7 @@ class EmbeddedSendLink(SendLink):
             raise TooLargeError(
                 f"{what} {size} bytes, more than the limit of {limit} of {self._path!r}; nothing was sent"
             )
-        retrying(self._retry, lambda: self._broker.store_of(entry).store_many(messages))
+        call_with_retries(self._retry, lambda: self._broker.store_of(entry).store_many(messages))
 
 
 def _size(message: m.Message) -> int:

@@ -35,6 +35,8 @@ _ALWAYS = "-XX:+IgnoreUnrecognizedVMOptions -Xshare:auto -Xlog:cds=off -Xlog:cds
 class Start:
     """How a `spark-submit` starts, and what was seen of it since."""
 
+    __slots__ = ("_began", "_said_last", "environment", "ready_after")
+
     def __init__(self, environment: dict[str, str]) -> None:
         #: Its environment variables; empty where Java or Spark is not found.
         self.environment = environment

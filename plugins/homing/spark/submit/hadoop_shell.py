@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from homing.errors import WorkDirError
+from homing.errors import ConfigurationError, WorkDirError
 from homing.spark.submit.java import require_java
 
 _SHELL = "org.apache.hadoop.fs.FsShell"
@@ -32,11 +32,11 @@ def remove(name: str) -> None:
 
 
 def _run(*arguments: str) -> None:
-    url = arguments[-1]
-    require_java()
+    url, shell = arguments[-1], _spark_class()
     try:
+        require_java()
         done = subprocess.run(  # noqa: S603 - no shell, and arguments of our own
-            [_spark_class(), _SHELL, *arguments],
+            [shell, _SHELL, *arguments],
             env={"HADOOP_CONF_DIR": str(_EMPTY_CONF), **os.environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -44,6 +44,8 @@ def _run(*arguments: str) -> None:
             timeout=_PATIENCE,
             check=False,
         )
+    except ConfigurationError as error:
+        raise WorkDirError(f"the work directory {url} cannot be used: {error}") from error
     except subprocess.TimeoutExpired as error:
         raise WorkDirError(f"the work directory {url} was not reached within {_PATIENCE:.0f} seconds") from error
     if done.returncode:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import homing
+from homing.connection import variable_of
 from homing.delivery.private_folder import cache_folder
 from homing.delivery.work_files import local_path
 from homing.errors import ConfigurationError, JobError
@@ -29,6 +30,9 @@ SET_UP_WRONGLY = 2
 #: What an application logs when its session is there: its id, and where Spark's UI is.
 UI_SENTENCE = "Spark application %s has its UI at %s"
 
+# Airflow keeps what a task starts from its database, by a URL that cannot be read: with it, not even Airflow itself can
+# be imported. Hooks find their connections without a database.
+_NO_DATABASE = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://"}
 _UI = re.compile(UI_SENTENCE % (r"(\S+)", r"(https?://\S+)"))
 
 
@@ -42,6 +46,8 @@ class Job:
     work_dir: str
     #: Of the store and the dead-letter store. Secrets.
     urls: tuple[str, str] = field(repr=False)
+    #: What its handlers log in with, by the ids of connections. Secrets.
+    connections: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def application(self) -> Path:
@@ -56,10 +62,10 @@ class Job:
         )
 
     def check(self, connection: Mapping[str, Any], conf: Mapping[str, Any]) -> None:
-        """Raises ConfigurationError where a driver and executors on other machines could not open the stores, or not
-        reach the work directory."""
+        """Raises ConfigurationError where a driver and executors elsewhere could not be told the secrets, open the
+        stores or reach the work directory."""
         master = str(connection["master"])
-        check_deployment(connection, conf, self._stores())
+        check_deployment(connection, conf, self._secrets())
         refuse_unreachable(without_token(master), *self.urls)
         if is_connect(master) and local_path(self.work_dir) is None:
             raise ConfigurationError(
@@ -74,9 +80,9 @@ class Job:
 
     @contextmanager
     def environment(self, more: Mapping[str, str] | None = None) -> Iterator[None]:
-        """The stores in this process's environment, which those it starts inherit, while the block lasts: arguments and
-        settings are logged and shown."""
-        added = {**self._stores(), "PYTHONPATH": os.pathsep.join(self._python_path()), **(more or {})}
+        """The stores and connections in this process's environment, which those it starts inherit, while the block
+        lasts: arguments and settings are logged and shown."""
+        added = {**self._secrets(), **_NO_DATABASE, "PYTHONPATH": os.pathsep.join(self._python_path()), **(more or {})}
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)
         try:
@@ -95,7 +101,7 @@ class Job:
             scratch_option() as scratch,
             class_archive(options=scratch) as start,
             self.environment(start.environment),
-            files_for(connection, self._stores()) as files,
+            files_for(connection, self._secrets()) as files,
         ):
             yield start, files
 
@@ -122,8 +128,10 @@ class Job:
     def _module(self) -> str:
         return self.chain.partition(":")[0]
 
-    def _stores(self) -> dict[str, str]:
-        return dict(zip((STORE, DEAD_LETTER_STORE), self.urls, strict=True))
+    def _secrets(self) -> dict[str, str]:
+        """By the variables in which the job finds them."""
+        stores = dict(zip((STORE, DEAD_LETTER_STORE), self.urls, strict=True))
+        return stores | {variable_of(conn_id): text for conn_id, text in self.connections.items()}
 
     def _python_path(self) -> list[str]:
         """Where the chain's module was found: the process that starts a job may find it in ways that Spark does not

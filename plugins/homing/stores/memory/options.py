@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from homing.arguments import refuse_unknown
 from homing.constraints import AtLeastOne, Count, NotNegative, Positive, check_fields
 from homing.errors import ConfigurationError
 from homing.size_limit import DEFAULT_BYTES
-from homing.stores.options import option_names, read_options, refuse_unknown, split_query
+from homing.stores.options import option_names, read_options, split_query
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 

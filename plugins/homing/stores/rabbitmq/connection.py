@@ -8,6 +8,7 @@ in flight by the thousand, and nothing happens behind a caller's back. Between c
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,9 @@ from homing.invocation.fork_safety import hang_up, leave_to_parent
 from homing.stores.tls import find_handshake_fault
 
 log = logging.getLogger(__name__)
+
+#: The only header of a message whose properties cannot be read.
+UNREADABLE = "homing-unreadable"
 
 _PRECONDITION_FAILED = 406
 _TOO_LARGE = "larger than configured max size"
@@ -60,6 +64,19 @@ class Connection(pika.SelectConnection):  # type: ignore[misc]
         if type(frame_value) is not frame.Method or type(frame_value.method) is spec.Basic.Deliver:
             return False
         return bool(super()._process_callbacks(frame_value))
+
+    def _read_frame(self) -> Any:
+        """The next frame. pika gives up the connection for properties that it cannot read, such as tables a thousand
+        levels deep: the message would come again, and stop every consumer of its queue."""
+        try:
+            return super()._read_frame()
+        except Exception:
+            if self._frame_buffer[0] != spec.FRAME_HEADER:
+                raise
+            _, channel, size = struct.unpack_from(">BHL", self._frame_buffer)
+            _, _, body_size = struct.unpack_from(">HHQ", self._frame_buffer, spec.FRAME_HEADER_SIZE)
+            found = frame.Header(channel, body_size, spec.BasicProperties(headers={UNREADABLE: True}))
+            return spec.FRAME_HEADER_SIZE + size + spec.FRAME_END_SIZE, found
 
     def keep(self) -> None:
         """Collects frames until `flush`."""

@@ -20,9 +20,11 @@ from homing import message as m
 from homing.errors import UnreadableMessageError
 from homing.excerpts import excerpt
 from homing.ids import new_id
+from homing.json_values import DEEPEST, is_too_deep
 from homing.message import Message
 from homing.row import span
 from homing.store import ATTEMPTS
+from homing.stores.rabbitmq.connection import UNREADABLE
 from homing.stores.rabbitmq.topology import delay_route
 
 HEADERS = "homing-headers"
@@ -79,13 +81,15 @@ class Incoming:
         self.properties = properties
         self.body = body
         self.headers: dict[str, Any] = properties.headers or {}
+        if is_too_deep(self.headers):  # neither could they be sent on
+            self.headers = {UNREADABLE: True}
         #: How often it came back into the queue from a consumer since it was put there.
         self.returns = _whole(self.headers.pop("x-delivery-count", 0) if counted else 0) or int(redelivered)
         #: None on a foreign message. Nothing is raised here, whatever it contains: pika would lose its connection.
         self.mark = _mark(properties.type)
         self.plain = not (redelivered or self.headers) and self.mark is not None
         # A foreign message without an id gets one, which it keeps if it goes back into the queue.
-        self.id = str(properties.message_id or self.headers.get(LONG_ID) or new_id())
+        self.id = str(_text(properties.message_id) or self.headers.get(LONG_ID) or new_id())
 
     def number(self, header: str) -> int:
         return _whole(self.headers.get(header, 0))
@@ -172,13 +176,20 @@ def dead_lettered(packed: Outgoing, reason: str, description: str | None, source
 
 
 def unpack(delivery: Incoming, lock_token: str) -> Message:
-    """The message that arrived; raises UnreadableMessageError when ours cannot be decoded."""
+    """The message that arrived; raises UnreadableMessageError when ours cannot be decoded, or its properties cannot."""
+    if UNREADABLE in delivery.headers:
+        raise UnreadableMessageError(
+            f"message {delivery.id} has properties that cannot be read, or headers of more than {DEEPEST} levels: its "
+            "content is kept without them"
+        )
     if delivery.mark is None:
         return unpack_raw(delivery, lock_token)
     try:
         return _unpack(delivery, delivery.mark, lock_token)
     except (OverflowError, TypeError, ValueError) as error:
-        raise UnreadableMessageError(f"message {delivery.id} is not as Homing writes them: {error}") from error
+        raise UnreadableMessageError(
+            f"message {delivery.id} cannot be decoded, though Homing marked it: {error}"
+        ) from error
 
 
 def _unpack(delivery: Incoming, mark: Mark, lock_token: str) -> Message:
@@ -197,7 +208,7 @@ def _unpack(delivery: Incoming, mark: Mark, lock_token: str) -> Message:
     properties = delivery.properties
     for name in _PROPERTIES:
         if (value := getattr(properties, name)) is not None:
-            fields[name] = value
+            fields[name] = _text(value)
     # As Message(...) does, but without setting twenty fields one by one: this is every message's way.
     message = object.__new__(Message)
     object.__setattr__(message, "__dict__", fields)
@@ -240,11 +251,11 @@ def unpack_raw(delivery: Incoming, lock_token: str) -> Message:
     return Message(
         id=delivery.id,
         content=_foreign_content(delivery),
-        content_type=properties.content_type,
+        content_type=_text(properties.content_type),
         headers={**theirs, **_tried(delivery)},
-        correlation_id=properties.correlation_id,
-        reply_to=properties.reply_to,
-        subject=properties.type if delivery.mark is None else None,
+        correlation_id=_text(properties.correlation_id),
+        reply_to=_text(properties.reply_to),
+        subject=_text(properties.type) if delivery.mark is None else None,
         lock_token=lock_token,
         delivery_count=delivery.deliveries,
         enqueued_at=_foreign_time(properties.timestamp),
@@ -266,13 +277,18 @@ def _foreign_content(delivery: Incoming) -> Any:
         text = delivery.body.decode()
     except UnicodeDecodeError:
         return delivery.body
-    kind = (delivery.properties.content_type or "").partition(";")[0].strip().lower()
+    kind = (_text(delivery.properties.content_type) or "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         try:
             return m.decode(m.JSON, text, delivery.id)
         except UnreadableMessageError:
             return text
     return text
+
+
+def _text(value: str | bytes | None) -> str | None:
+    """A property, which pika leaves as bytes where it is not UTF-8."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _broker_reason(headers: dict[str, Any]) -> str | None:
@@ -298,7 +314,8 @@ def _plain(value: Any) -> Any:
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    """A count that anyone may have written: less than none would give a message more tries than others have."""
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def _explained(reason: str, description: str | None, source: str | None) -> dict[str, Any]:

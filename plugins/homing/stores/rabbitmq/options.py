@@ -11,10 +11,11 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import pika
 from msgspec import Meta
 
+from homing.arguments import refuse_unknown
 from homing.constraints import NotNegative, Positive, check_fields
 from homing.errors import ConfigurationError
 from homing.size_limit import HIGHEST_BYTES
-from homing.stores.options import option_names, read_options, refuse_unknown, split_query
+from homing.stores.options import option_names, read_options, split_query
 from homing.stores.tls import client_context
 
 QUORUM: Final = "quorum"

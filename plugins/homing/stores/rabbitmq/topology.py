@@ -53,7 +53,7 @@ def delay_name(name: str, level: int) -> str:
 
 def delay_route(name: str, seconds: float) -> tuple[str, str, int]:
     """(exchange, routing key, topmost level) for a message that is to wait so long, at most LONGEST."""
-    units = max(1, min(math.ceil(round(seconds / UNIT, 6)), 2**LEVELS - 1))
+    units = max(1, math.ceil(round(min(seconds, LONGEST) / UNIT, 6)))
     level = units.bit_length() - 1
     return delay_name(name, level), ".".join(f"{units:0{LEVELS}b}"), level
 

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from homing.arguments import refuse_unknown
 from homing.constraints import Count, NotNegative, Positive, check_fields
 from homing.errors import ConfigurationError
-from homing.stores.options import option_names, read_options, refuse_unknown, split_query
+from homing.stores.options import option_names, read_options, split_query
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,258}[A-Za-z0-9_])?")
 _FORM = "servicebus://key-name:key@namespace.servicebus.windows.net/?store=queue"

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
+from homing.errors import LeaseLostError
 from homing.portions import portions
 from homing.store import BatchLease
 from homing.stores.sql.archive import Archive
@@ -27,9 +28,10 @@ _DEAD_PAGE = 1000
 class Batches:
     """Reads the messages that a batch holds in one table."""
 
-    def __init__(self, database: Database, table: Table, archive: Archive | None) -> None:
+    def __init__(self, database: Database, table: Table, name: str, archive: Archive | None) -> None:
         self._database = database
         self._table = table
+        self._name = name
         self._archive = archive
         self._columns = HeaderColumns.of(table)
         self._names = [name for name in table.c.keys() if name not in self._columns.kinds]  # noqa: SIM118
@@ -106,11 +108,12 @@ class Batches:
 
         return self._database.read(work)
 
-    def renew(self, held: BatchLease, until: int) -> bool:
-        """Whether the batch was still held, and is now until then."""
+    def renew(self, held: BatchLease, until: int) -> None:
+        """Holds the batch until then; raises LeaseLostError if it was not held any more."""
         where = (*self._mine(held), self._table.c.time_next > self._database.now())
         statement = self._table.update().where(*where).values(time_next=until)
-        return bool(self._database.write(lambda connection: connection.execute(statement).rowcount))
+        if not self._database.write(lambda connection: connection.execute(statement).rowcount):
+            raise self._lost(held)
 
     def count_crash(self, held: BatchLease, ids: Collection[str]) -> None:
         c = self._table.c
@@ -122,8 +125,8 @@ class Batches:
 
         self._database.write(work)
 
-    def forget(self, held: BatchLease, ids: Collection[str]) -> bool:
-        """Whether all of these were held, and are gone now; otherwise nothing was changed."""
+    def forget(self, held: BatchLease, ids: Collection[str]) -> None:
+        """Removes these; raises LeaseLostError, and changes nothing, unless all of them were held."""
         c, wanted = self._table.c, set(ids)
 
         def work(connection: Connection) -> bool:
@@ -139,7 +142,8 @@ class Batches:
                 connection.rollback()
             return gone == len(wanted)
 
-        return not wanted or self._database.write(work)
+        if wanted and not self._database.write(work):
+            raise self._lost(held)
 
     def rename(self, held: BatchLease | None, dead_letter: Callable[[str], Mapping[str, Any]]) -> int:
         """Gives messages of this batch, or without one the dead ones, whose ids are no texts another id, and makes them
@@ -187,6 +191,9 @@ class Batches:
                 connection.execute(self._table.update().where(where).values(**values))
 
         self._database.write(work)
+
+    def _lost(self, held: BatchLease) -> LeaseLostError:
+        return LeaseLostError(f"the lease on batch {held.batch_id} in store {self._name!r} ran out or was taken")
 
     def _mine(self, held: BatchLease) -> tuple[sa.ColumnElement[bool], ...]:
         c = self._table.c

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy
@@ -37,8 +35,9 @@ from homing.stores.sql.engine import READING, descriptor_of, make_engine
 from homing.stores.sql.error_text import complaint
 from homing.stores.sql.fork_gate import Gate
 from homing.stores.sql.outages import asks_again, is_away, is_denied, is_missing_table
+from homing.stores.sql.required_tables import RequiredTables
 from homing.stores.sql.roles import Right, lacking
-from homing.stores.sql.schema import NowInNanoseconds, registry_table
+from homing.stores.sql.schema import NowInNanoseconds
 from homing.stores.sql.tls import tls_fault
 
 log = logging.getLogger(__name__)
@@ -78,10 +77,7 @@ class Database:
             make_engine, url, read_only=read_only, relaxed=self._relaxed, require_tls=require_tls
         )
         self._timeout = timeout
-        self._read_only = read_only
         self._name = name
-        self._missing: list[Table] = []
-        self._lock = threading.Lock()
         self._clock = clock or time.time_ns
         self._measures = url.get_backend_name() != "sqlite"  # whose clock is that of this machine
         # Counts the time between two looks at the database's clock; no one can set this clock.
@@ -93,6 +89,13 @@ class Database:
         #: How many bytes the server takes at once.
         self.most_at_once = self.dialect.most_at_once
         self._gate = None if self.dialect.locks_rows else Gate()
+        self._tables = RequiredTables(
+            name,
+            self.dialect,
+            partial(self._make_engine, timeout=None),
+            file=url.database if self._gate else None,
+            read_only=read_only,
+        )
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._set_up_engine()
         if self._gate is None:
@@ -122,7 +125,7 @@ class Database:
     def start_over(self) -> None:
         """In the forked process: connections of its own. Leases are in the database, and a process that has their
         tokens may settle them here as well."""
-        self._lock = threading.Lock()
+        self._tables.start_over()
         for connection in list(self._connections):
             with suppress(Exception):  # it was closed before
                 hang_up(descriptor_of(connection))
@@ -158,12 +161,11 @@ class Database:
 
     def require(self, *tables: Table) -> None:
         """These tables are made, where they are missing, before the next transaction."""
-        known = {table.name for table in self._missing}
-        self._missing.extend(table for table in tables if table.name not in known)
+        self._tables.add(tables)
 
     def do_without(self, table: Table) -> None:
         """This table is not required any more, if it could not be made."""
-        self._missing = [each for each in self._missing if each is not table]
+        self._tables.leave_out(table)
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` in a transaction: committed when it returns, or nothing of it happened.
@@ -172,7 +174,7 @@ class Database:
         once when it came upon a text that is none.
         """
         with self.translated("write to"), self._inside():
-            self._make_schema()
+            self._tables.complete(self._reader)
             for attempt in range(_TRIES):
                 ready_to_commit = False
                 try:
@@ -191,7 +193,7 @@ class Database:
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` in a transaction that only reads and blocks no other."""
         with self.translated("read from"), self._inside():
-            self._make_schema()
+            self._tables.complete(self._reader)
             try:
                 with self._reader.begin() as connection:
                     return work(connection)
@@ -207,7 +209,7 @@ class Database:
         Only where `dialect.reads_uncommitted`.
         """
         with self.translated("read from"):
-            self._make_schema()
+            self._tables.complete(self._reader)
             with self._reader.execution_options(isolation_level="READ UNCOMMITTED").begin() as connection:
                 return work(connection)
 
@@ -239,11 +241,11 @@ class Database:
                 raise ConfigurationError(
                     f"store {self._name!r} cannot take part in your transaction: in AUTOCOMMIT a connection has none"
                 )
-            if not self.dialect.locks_rows and self._missing:
+            if not self.dialect.locks_rows and (missing := self._tables.missing):
                 # The caller may have locked the database: any other transaction would wait for it in vain.
-                sql_tables.make(connection, self.dialect, list(self._missing))
+                sql_tables.make(connection, self.dialect, missing)
             else:
-                self._make_schema()
+                self._tables.complete(self._reader)
             self.dialect.begin(connection)
             if not self.dialect.locks_rows:
                 check_callers_sqlite(connection, relaxed=self._relaxed)
@@ -294,102 +296,44 @@ class Database:
     def close(self) -> None:
         self._engine.dispose()
 
+    # -- tables ------------------------------------------------------------------------------------------------
+
     def make(self, table: Table) -> None:
         """Makes this table now, or what is missing of it. A user who may not is refused, and can do everything else."""
         with self.translated("change the tables of"), self._inside():
-            self._make_schema()
-            with self._lock:
-                self._make([table])
+            self._tables.complete(self._reader)
+            self._tables.make(self._reader, table)
 
     def prepare(self) -> list[str]:
         """Makes now what is missing of the required tables, columns and indexes; the tables that lacked something."""
         with self.translated("make the tables of"), self._inside():
-            return self._make_schema()
+            return self._tables.complete(self._reader)
 
     def plan(self) -> dict[str, list[str]]:
         """What `prepare` would do now, table by table, in SQL where they are made anew."""
-        with self.translated("read from"), self._inside(), self._looking() as connection:
-            return sql_tables.plan(connection, self._incomplete(connection, self._missing))
+        with self.translated("read from"), self._inside():
+            return self._tables.plan(self._reader)
 
     def incomplete(self) -> list[str]:
         """The required tables that are missing or incomplete."""
-        with self.translated("read from"), self._inside(), self._looking() as connection:
-            return [str(table.name) for table in self._incomplete(connection, self._missing)]
+        with self.translated("read from"), self._inside():
+            return self._tables.incomplete(self._reader)
 
     def has(self, table: Table) -> bool:
         """Whether this table is there, in whatever version. Makes nothing."""
-        with self.translated("read from"), self._inside(), self._looking() as connection:
-            return sqlalchemy.inspect(connection).has_table(table.name)
+        with self.translated("read from"), self._inside():
+            return self._tables.has(self._reader, table)
 
     def names(self) -> list[str]:
         """The tables of ours that are there. Makes nothing."""
-        registry = registry_table()
-        with self.translated("read from"), self._inside(), self._looking() as connection:
-            if not sqlalchemy.inspect(connection).has_table(registry.name):
-                return []
-            return sorted(connection.execute(sqlalchemy.select(registry.c.name)).scalars())
-
-    @contextmanager
-    def _looking(self) -> Iterator[Connection]:
-        """A connection that makes no file where there is none. The database complains of a missing folder."""
-        file = self._url.database if self._gate else None
-        if file is None or Path(file).exists() or not Path(file).parent.exists():
-            with self._reader.begin() as connection:
-                yield connection
-            return
-        empty = sqlalchemy.create_engine("sqlite://")
-        with empty.begin() as connection:
-            yield connection
-        empty.dispose()
+        with self.translated("read from"), self._inside():
+            return self._tables.names(self._reader)
 
     def lacking(self, wanted: Sequence[Right]) -> list[Right]:
         """Those of these rights that the database's user does not have, where the database can be asked."""
         if not self.dialect.tells_rights:
             return []
         return self.read(lambda connection: lacking(connection, wanted))
-
-    def _incomplete(self, connection: Connection, tables: Iterable[Table]) -> list[Table]:
-        return [table for table in tables if not sql_tables.is_complete(connection, table)]
-
-    def _make_schema(self) -> list[str]:
-        if not self._missing:
-            return []
-        with self._lock:
-            missing = list(self._missing)
-            incomplete = self._make(missing)
-            # Removed only now that they are there, one by one: another thread may have asked for more meanwhile.
-            for table in missing:
-                self._missing.remove(table)
-            return [str(table.name) for table in incomplete]
-
-    def _make(self, tables: Sequence[Table]) -> list[Table]:
-        """Makes those of these tables that are missing, and what others of them lack. Returns which they were."""
-        with self._reader.begin() as connection:
-            incomplete = self._incomplete(connection, tables)
-        if incomplete and self._read_only:
-            raise StoreError(
-                f"store {self._name!r} has no table {incomplete[0].name}, or not all of it, and is only read here: run "
-                "`homing init`, or use it once where it may be written"
-            )
-        if incomplete:
-            self._complete(incomplete)
-        return incomplete
-
-    def _complete(self, incomplete: list[Table]) -> None:
-        # Tables of any size may have to be changed, which takes as long as it takes.
-        patient = self._make_engine(timeout=None)
-        try:
-            with patient.begin() as connection:
-                sql_tables.make(connection, self.dialect, incomplete)
-        except DBAPIError as error:
-            if not is_denied(error):
-                raise
-            raise NotPermittedError(
-                f"store {self._name!r} has no table {incomplete[0].name}, or not all of it, and the database's user "
-                f"may not make it: run `homing init` once as a user who may"
-            ) from error
-        finally:
-            patient.dispose()
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from homing.errors import ConfigurationError, MissingExtraError
 from homing.stores.sql import durability, timeouts
+from homing.stores.sql.private_file import make_private_file
 from homing.stores.sql.tls import driver_settings
 
 # Of a connection: which file it has open.
@@ -40,7 +40,7 @@ def make_engine(
     A server from which nothing is heard for `timeout` seconds is away. None waits for ever, for the few things that
     take as long as they take.
     """
-    backend, place = url.get_backend_name(), str(url.database)
+    backend, asked = url.get_backend_name(), url
     url, secured = driver_settings(url, required=require_tls)
     # Parameters are payloads: they must not reach a log through an error text.
     options: dict[str, Any] = {
@@ -61,12 +61,20 @@ def make_engine(
         raise MissingExtraError(f"the database driver for {backend} cannot be loaded: {error}") from error
     if read_only:
         sqlalchemy.event.listen(engine, "connect", partial(_refuse_writing, backend))
+    _set_up_connections(engine, asked, timeout, relaxed=relaxed, read_only=read_only)
+    return engine
+
+
+def _set_up_connections(engine: Engine, url: URL, timeout: float | None, *, relaxed: bool, read_only: bool) -> None:
+    """Sees to it that each connection, and each transaction, is set up as the store needs it."""
+    backend = url.get_backend_name()
     usual = timeout or timeouts.UNLIMITED
     if backend == "sqlite":
+        place = str(url.database)
         sqlalchemy.event.listen(engine, "connect", partial(_note_file, place))
         sqlalchemy.event.listen(engine, "checkout", partial(_refuse_other_file, place))
         if not read_only:
-            sqlalchemy.event.listen(engine, "do_connect", partial(_make_private_file, url))
+            sqlalchemy.event.listen(engine, "do_connect", lambda *_: make_private_file(str(url.database)))
             sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
         sqlalchemy.event.listen(engine, "begin", partial(_begin_sqlite, usual=usual))
     elif backend == "mysql":
@@ -77,7 +85,6 @@ def make_engine(
             sqlalchemy.event.listen(engine, "do_connect", partial(_connect_postgresql, timeout=timeout))
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_postgresql, usual=usual, relaxed=relaxed))
         sqlalchemy.event.listen(engine, "begin", timeouts.limit_postgresql)
-    return engine
 
 
 def anchored(url: URL) -> URL:
@@ -164,13 +171,6 @@ def _refuse_writing(backend: str, connection: Any, _record: Any) -> None:
     cursor.execute(_READ_ONLY[backend])
     cursor.close()
     connection.commit()
-
-
-def _make_private_file(url: URL, *_: Any) -> None:
-    """Before SQLite makes a file that everybody can read. What it puts beside it gets the same mode."""
-    with suppress(OSError):  # it is there, or SQLite will say why it cannot be made
-        # Where a link leads to: SQLite would follow it, and make a file that is not there.
-        os.close(os.open(os.path.realpath(str(url.database)), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _note_file(place: str, _connection: Any, record: Any) -> None:

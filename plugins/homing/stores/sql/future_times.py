@@ -51,7 +51,10 @@ class Strays:
         if self._database.read(lambda connection: connection.execute(first).first()) is not None:
             found = self._database.write(lambda connection: self._bring_back(connection, now, unheld, held))
             if found:
-                log.warning("the clock was ahead: %d messages of store %r wait no longer for it", found, self._name)
+                log.warning(
+                    "the clock of this machine was ahead: %d messages of store %r no longer wait for that future",
+                    *(found, self._name),
+                )
 
     def _unheld(self, ahead: int, properties: SqlProperties) -> sa.ColumnElement[bool]:
         """A condition: the message was stored or released in the future, and its sender did not schedule it."""

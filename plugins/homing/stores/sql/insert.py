@@ -1,4 +1,4 @@
-"""Stores many rows at once, all or none, and leaves out those whose ids are known."""
+"""Stores messages: many at once, all or none, without those whose ids are known."""
 
 from __future__ import annotations
 
@@ -10,16 +10,27 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from homing.errors import UnstorableContentError
+from homing.errors import (
+    StoreError,
+    StoreUnavailableError,
+    TableMissingError,
+    TooLargeError,
+    UnstorableContentError,
+)
+from homing.ids import ordered_ids
 from homing.message import Message
 from homing.row import NANOSECONDS
+from homing.size_limit import SizeLimit
 from homing.stores.sql.database import Database, chunks, driver_errors
 from homing.stores.sql.dialects import write_rows
-from homing.stores.sql.header_columns import find_fault
+from homing.stores.sql.header_columns import HeaderColumns, find_fault
+from homing.stores.sql.new_row import plain_row, to_row
 from homing.stores.sql.notify import notify
+from homing.stores.sql.properties import LiveProperties, SqlOptions, SqlProperties
 
 _COPY_FROM = 50  # rows; for fewer, a statement is as fast as PostgreSQL's COPY
 _STATEMENTS = 10_000  # rows handed to the driver at once
+_BESIDE = 100  # characters of a row at most that is nothing but a content
 
 
 class CopyEndedError(Exception):
@@ -63,13 +74,87 @@ class NewRows:
 
 
 class Inserts:
-    """Writes rows into one table of messages."""
+    """Stores messages in one table."""
 
-    def __init__(self, database: Database, table: Table, channel: str) -> None:
+    def __init__(self, database: Database, table: Table, options: SqlOptions, live: LiveProperties) -> None:
         self._database = database
         self._table = table
-        self._channel = channel
+        self._options = options
+        self._live = live
+        self._columns = HeaderColumns(options.column_types, typed=database.dialect.keeps_types)
         self._statement = database.dialect.insert_new(table)
+
+    def store_many(self, contents: Iterable[Any], transaction: Any) -> list[str]:
+        """As in the contract of a store. `transaction` is the caller's own, or None."""
+        properties = self._live.current(transaction)
+        new = self._new_rows(contents, properties)
+        if not self._database.dialect.locks_rows:
+            new.make()  # before other transactions have to wait for this one
+        try:
+            if new:
+                self._insert(new, properties.duplicate_window, transaction)
+        except (StoreUnavailableError, TableMissingError):
+            raise
+        except StoreError:
+            fault = self._fault_of_a_header(new, transaction)
+            if fault is None:
+                raise
+            raise fault from None  # the database's own words may repeat what is in the header
+        return [one["id"] for one in new]
+
+    def refusal(self, message: Message) -> TooLargeError | None:
+        """The error with which `store_many` would refuse this message for its size; None where it takes it."""
+        try:
+            made = to_row(message, 0)
+            self._size_limit(self._live.current()).check(self._options.name, message.id, message.content, made)
+        except TooLargeError as error:
+            return error
+        return None
+
+    def _new_rows(self, contents: Iterable[Any], properties: SqlProperties) -> NewRows:
+        name, parts, columns = self._options.name, self._options.partitions, self._columns
+        limit, now, new_ids = self._size_limit(properties), self._database.now(), ordered_ids()
+        surely = limit.surely - _BESIDE
+
+        def row(item: Any) -> dict[str, Any]:
+            if isinstance(item, Message):
+                made = to_row(item, now, partitions=parts, columns=columns)
+                limit.check(name, item.id, item.content, made)
+            else:
+                made = plain_row(next(new_ids), item, now, partitions=parts)
+                if len(made["message"]) > surely:
+                    limit.check(name, made["id"], item, made)
+            return made
+
+        return NewRows(contents, row)
+
+    def _size_limit(self, properties: SqlProperties) -> SizeLimit:
+        dialect = self._database.dialect
+        return SizeLimit(
+            properties.max_message_bytes, self._database.most_at_once, dialect.called, quoted=dialect.quotes
+        )
+
+    def _insert(self, new: NewRows, window: float, transaction: Any) -> None:
+        if transaction is None:
+            self._database.write(lambda connection: self.insert(connection, new, window))
+        else:
+            with self._database.within(transaction) as connection:
+                self.insert(connection, new, window, own=False)
+
+    def _fault_of_a_header(self, new: NewRows, transaction: Any) -> UnstorableContentError | None:
+        """Whose header the database refused; see `header_columns`. Nothing is stored."""
+        columns = self._options.column_types
+        if not columns:
+            return None
+
+        def find(connection: Connection) -> UnstorableContentError | None:
+            names = sorted({*new.columns(), *columns})
+            return find_fault(connection, columns, list(new), partial(self._execute, names=names))
+
+        if transaction is None:
+            return self._database.write(find)
+        with self._database.within(transaction) as connection:
+            return find(connection)
 
     def insert(self, connection: Connection, new: NewRows, window: float, *, own: bool = True) -> None:
         """Inserts these rows. `own` says that the connection is the store's, not a caller's."""
@@ -82,14 +167,7 @@ class Inserts:
         if not (copied and self._copy(connection, names, values)):
             self._execute(connection, values, names)
         # The store's own connections ask for it when they are made.
-        notify(connection, self._channel, pledged=not own)
-
-    def find_fault(
-        self, connection: Connection, new: NewRows, columns: Mapping[str, str]
-    ) -> UnstorableContentError | None:
-        """Whose header the database refused; see `header_columns`. Nothing is stored."""
-        names = sorted({*new.columns(), *columns})
-        return find_fault(connection, columns, list(new), partial(self._execute, names=names))
+        notify(connection, self._table.name, pledged=not own)
 
     def _execute(self, connection: Connection, values: Iterable[Mapping[str, Any]], names: list[str]) -> None:
         for chunk in chunks(values, _STATEMENTS):

@@ -14,6 +14,7 @@ from msgspec import Meta
 from sqlalchemy import Table
 from sqlalchemy.engine import URL, Connection
 
+from homing.arguments import refuse_unknown
 from homing.constraints import (
     AtLeastOne,
     Count,
@@ -30,7 +31,7 @@ from homing.message import JSON, decode, encode_json
 from homing.retry import RetryPolicy
 from homing.row import NANOSECONDS
 from homing.size_limit import DEFAULT_BYTES, HIGHEST_BYTES
-from homing.stores.options import NOT_IN_URL, option_names, refuse_unknown
+from homing.stores.options import NOT_IN_URL, option_names
 from homing.stores.sql import driver_options
 from homing.stores.sql.column_types import COLUMN_TYPES
 from homing.stores.sql.database import TIMEOUT, Database

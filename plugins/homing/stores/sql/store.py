@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -12,27 +11,19 @@ from operator import not_
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine import URL
 
 from homing import store as contract
 from homing.errors import (
     ConfigurationError,
-    LeaseLostError,
     NotInFlightError,
-    StoreError,
-    StoreUnavailableError,
-    TableMissingError,
     TooLargeError,
-    UnstorableContentError,
 )
 from homing.failure import FAILURE_STORE
-from homing.ids import ordered_ids
 from homing.invocation.fork_safety import start_over_after_fork
-from homing.invocation.rate_limit import RateLimiter
 from homing.message import ACKNOWLEDGED, Message
 from homing.pipeline_store import PipelineStore
-from homing.row import NANOSECONDS, to_nanoseconds
-from homing.size_limit import SizeLimit
+from homing.row import NANOSECONDS
 from homing.store import BatchLease
 from homing.stores.bulk import BulkStore
 from homing.stores.options import read_options, refuse_repeated
@@ -41,16 +32,13 @@ from homing.stores.sql.archive import Archive
 from homing.stores.sql.batches import Batches
 from homing.stores.sql.claim_query import ClaimQuery, ClaimRequest
 from homing.stores.sql.claim_result import Claimed
-from homing.stores.sql.claims import Claims
-from homing.stores.sql.database import Database, chunks
+from homing.stores.sql.database import Database
 from homing.stores.sql.engine import anchored
-from homing.stores.sql.future_times import Strays
-from homing.stores.sql.header_columns import HeaderColumns
-from homing.stores.sql.insert import Inserts, NewRows
+from homing.stores.sql.insert import Inserts
 from homing.stores.sql.ledger import SqlLedger
-from homing.stores.sql.new_row import plain_row, to_row
-from homing.stores.sql.notify import WakeUp, notify
+from homing.stores.sql.notify import WakeUp
 from homing.stores.sql.operations import SqlOperations
+from homing.stores.sql.paced_claims import PacedClaims
 from homing.stores.sql.properties import (
     ARCHIVED,
     OPTION_NAMES,
@@ -63,14 +51,13 @@ from homing.stores.sql.queries import SqlView
 from homing.stores.sql.removal import SqlErasure
 from homing.stores.sql.rows import id_of
 from homing.stores.sql.scans import SqlScans
-from homing.stores.sql.schema import NEVER, apart, messages_table, registry_table
+from homing.stores.sql.schedule import Schedule
+from homing.stores.sql.schema import messages_table, registry_table
 from homing.stores.sql.settlements import KnownLease, Leased, Settlements
 from homing.stores.sql.tables import identity_of
 from homing.stores.validation import check_partitions, outcomes_of
 
 _FORGET_FROM = 100_000  # leases remembered for acknowledging by id alone
-_PURGE_EVERY = 60.0  # seconds
-_BESIDE = 100  # characters of a row at most that is nothing but a content
 
 
 def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
@@ -95,8 +82,8 @@ def open_sql_store(url: str, *, read_only: bool = False) -> SqlStore:
 class SqlStore(BulkStore, PipelineStore):
     """Messages in a SQL table.
 
-    Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `Claims`, `Settlements`,
-    `SqlView`, `Batches`, `SqlAccess`, `SqlErasure`.
+    Its work is divided among objects that share the table: `Inserts`, `ClaimQuery`, `PacedClaims`,
+    `Settlements`, `Schedule`, `SqlView`, `Batches`, `SqlAccess`, `SqlErasure`.
     """
 
     features = contract.STORE_KINDS["sql"].features
@@ -127,30 +114,28 @@ class SqlStore(BulkStore, PipelineStore):
         )
         self._database.require(self._table)
         self._check(self._options.properties)
-        registry = registry_table()
-        self._live = LiveProperties(self._database, registry, self._table.name, self._options.properties)
-        self._inserts = Inserts(self._database, self._table, self._table.name)
-        self._columns = HeaderColumns(self._options.column_types, typed=self._database.dialect.keeps_types)
+        self._live = LiveProperties(self._database, registry_table(), self._table.name, self._options.properties)
+        self._inserts = Inserts(self._database, self._table, self._options, self._live)
         archive = Archive(self._database, self._table) if self._database.dialect.drops_partitions else None
         self._finder = finder = ClaimQuery(self._database, self._table, archive)
-        self._claims = Claims(self._database, self._table, name, registry, finder)
         self._settlements = Settlements(self._database, self._table, name, finder, archive)
+        self._schedule = Schedule(self._database, self._table)
         self.view: SqlView = SqlView(self._database, self._table, finder, archive)
-        self._batches = Batches(self._database, self._table, archive)
+        self._batches = Batches(self._database, self._table, name, archive)
+        self._claims = PacedClaims(
+            self._database, self._table, self._options, self._live, finder=finder, view=self.view, batches=self._batches
+        )
         self.erasure: SqlErasure = SqlErasure(self._database, self._table, name, archive)
-        self._strays = Strays(self._database, self._table, name)
         self.access: SqlAccess = SqlAccess(self._database, self._table, name, self._live, archive)
         self._wake_up = WakeUp(self._database, self._table.name)
-        self._pace: RateLimiter | None = None
         self._in_flight: dict[str, str] = {}
-        self._purged = time.monotonic()
         start_over_after_fork(self)
 
     def start_over(self) -> None:
         """In a forked process. What was retrieved before may be settled there too, by its id as well: the lease is the
         database's, and of two who settle the second is refused."""
         self._wake_up.start_over()
-        self._pace = None
+        self._claims.start_over()
 
     # -- the three verbs ---------------------------------------------------------------------------------------
 
@@ -169,62 +154,14 @@ class SqlStore(BulkStore, PipelineStore):
 
     def store_many(self, contents: Iterable[Any], *, transaction: Any = None) -> list[str]:
         """Stores contents, or whole Messages with their id, headers and properties; all or none."""
-        properties = self._live.current(transaction)
-        window, limit = properties.duplicate_window, self._size_limit(properties)
-        now, parts, columns = self._database.now(), self._options.partitions, self._columns
-        new_ids, surely = ordered_ids(), limit.surely - _BESIDE
-
-        def row(item: Any) -> dict[str, Any]:
-            if isinstance(item, Message):
-                made = to_row(item, now, partitions=parts, columns=columns)
-                limit.check(self.name, item.id, item.content, made)
-            else:
-                made = plain_row(next(new_ids), item, now, partitions=parts)
-                if len(made["message"]) > surely:
-                    limit.check(self.name, made["id"], item, made)
-            return made
-
-        new = NewRows(contents, row)
-        if not self._database.dialect.locks_rows:
-            new.make()  # before other transactions have to wait for this one
-        try:
-            self._insert(new, window, transaction)
-        except (StoreUnavailableError, TableMissingError):
-            raise
-        except StoreError:
-            fault = self._fault_of_a_header(new, transaction)
-            if fault is None:
-                raise
-            raise fault from None  # the database's own words may repeat what is in the header
-        return [one["id"] for one in new]
-
-    def _insert(self, new: NewRows, window: float, transaction: Any) -> None:
-        if new and transaction is None:
-            self._database.write(lambda connection: self._inserts.insert(connection, new, window))
-        elif new:
-            with self._database.within(transaction) as connection:
-                self._inserts.insert(connection, new, window, own=False)
-
-    def _fault_of_a_header(self, new: NewRows, transaction: Any) -> UnstorableContentError | None:
-        if not self._options.column_types:
-            return None
-        find = partial(self._inserts.find_fault, new=new, columns=self._options.column_types)
-        if transaction is None:
-            return self._database.write(find)
-        with self._database.within(transaction) as connection:
-            return find(connection)
+        return self._inserts.store_many(contents, transaction)
 
     @property
     def max_message_bytes(self) -> int:
         return self._live.current().max_message_bytes
 
     def refusal(self, message: Message) -> TooLargeError | None:
-        try:
-            made = to_row(message, 0)
-            self._size_limit(self._live.current()).check(self.name, message.id, message.content, made)
-        except TooLargeError as error:
-            return error
-        return None
+        return self._inserts.refusal(message)
 
     def claim(
         self,
@@ -250,8 +187,7 @@ class SqlStore(BulkStore, PipelineStore):
 
     def renew(self, held_: BatchLease | Message | Sequence[Message], lease: float) -> None:
         if isinstance(held_, BatchLease):
-            if not self._batches.renew(held_, self._database.now() + int(lease * NANOSECONDS)):
-                raise LeaseLostError(f"the lease on batch {held_.batch_id} in store {self.name!r} ran out or was taken")
+            self._batches.renew(held_, self._database.now() + int(lease * NANOSECONDS))
             return
         messages = [held_] if isinstance(held_, Message) else held_
         self._settlements.apply([(messages, self._settlements.extend(lease))])
@@ -262,12 +198,7 @@ class SqlStore(BulkStore, PipelineStore):
     # -- other ends a message can come to ----------------------------------------------------------------------
 
     def cancel(self, message_id: str) -> bool:
-        c, now = self._table.c, self._database.now()
-        due = apart(c.time_next)
-        future = sa.or_(due > now, (due == 0) & (c.time_scheduled > now))
-        never = c.lock_token.is_(None) & (c.epoch == 0) & future
-        statement = self._table.delete().where(c.id == message_id, never)
-        return bool(self._database.write(lambda connection: connection.execute(statement).rowcount))
+        return self._schedule.cancel(message_id)
 
     def defer(self, message: str | Message) -> None:
         self._settlements.apply([([self._held(message)], self._settlements.put_aside())])
@@ -284,23 +215,7 @@ class SqlStore(BulkStore, PipelineStore):
         self._forget([who])
 
     def reschedule(self, ids: Collection[str], at: datetime, *, delivery_count: int | None = None) -> int:
-        c, when = self._table.c, max(1, to_nanoseconds(at))
-        values: dict[str, Any] = {"time_next": when, "time_scheduled": when, "lock_token": None, "batch_id": None}
-        if delivery_count is not None:
-            values["epoch"] = delivery_count
-
-        def work(connection: Connection) -> int:
-            changed = 0
-            due = apart(c.time_next)
-            free = (due != NEVER) & sa.or_(c.lock_token.is_(None), due <= self._database.now())
-            for chunk in chunks(ids, self._database.dialect.chunk):
-                where = self._database.dialect.among(c.id, chunk) & free
-                changed += connection.execute(self._table.update().where(where).values(**values)).rowcount
-            if changed:
-                notify(connection, self._table.name)
-            return changed
-
-        return self._database.write(work)
+        return self._schedule.reschedule(ids, at, delivery_count)
 
     # -- looking, without claiming -----------------------------------------------------------------------------
 
@@ -326,7 +241,7 @@ class SqlStore(BulkStore, PipelineStore):
 
     def has_due(self, *, partitions: Collection[int] | None = None) -> bool:
         share = self._share(partitions)
-        self._bring_back_strays()
+        self._claims.bring_back_strays()
         return self.view.has_due(share, self._options.partitions)
 
     @property
@@ -336,14 +251,14 @@ class SqlStore(BulkStore, PipelineStore):
     def wait(
         self, timeout: float, *, ended: Callable[[], bool] = bool, partitions: Collection[int] | None = None
     ) -> bool:
-        next_due = partial(self._next_due, self._share(partitions))
+        next_due = partial(self._claims.next_due, self._share(partitions))
         return self._wake_up.wait(timeout, next_due, listens=self.wakes, ended=ended)
 
     def wake(self) -> None:
         self._wake_up.wake()
 
     def due_in(self, *, partitions: Collection[int] | None = None) -> float | None:
-        due = self._next_due(self._share(partitions))
+        due = self._claims.next_due(self._share(partitions))
         return None if due is None else max(0.0, (due - self._database.now()) / NANOSECONDS)
 
     @property
@@ -359,7 +274,7 @@ class SqlStore(BulkStore, PipelineStore):
         return self.view.purgeable(self._live.current().kept_for if older_than is None else older_than, state)
 
     def expire(self) -> int:
-        return self._database.write(self._claims.expire)
+        return self._claims.expire()
 
     def configure(self, **properties: Any) -> SqlProperties:
         """Changes properties for every consumer of this store, running ones within seconds; None takes one back."""
@@ -448,8 +363,7 @@ class SqlStore(BulkStore, PipelineStore):
             self._settlements.apply([(known, self._settlements.dead_letter(reason, description))])
 
     def forget_batch(self, held: BatchLease, ids: Collection[str]) -> None:
-        if not self._batches.forget(held, ids):
-            raise LeaseLostError(f"the lease on batch {held.batch_id} in store {self.name!r} ran out or was taken")
+        self._batches.forget(held, ids)
 
     def forget_finished(self, ids: Collection[str]) -> None:
         self._database.write(lambda connection: self._inserts.forget(connection, list(ids), 0.0))
@@ -468,43 +382,8 @@ class SqlStore(BulkStore, PipelineStore):
         return messages_table(name, self._options.column_types, partitioned=self._options.partitions > 0)
 
     def _claim(self, wanted: ClaimRequest) -> Claimed:
-        properties = self._live.current()
         self.access.require_consumer()
-        self._bring_back_strays()
-        pace = self._pace_of(properties.rate) if wanted.ids is None else None
-        allowed, claimed = wanted.limit if pace is None else pace.take(wanted.limit), Claimed("")
-        # What a batch has already is not new, and finding none of it would mean that the batch is complete.
-        if allowed < 1 and not (wanted.batch_id is not None and self.knows_batch(wanted.batch_id)):
-            return claimed
-        order = replace(wanted, limit=max(1, allowed), properties=properties)
-        try:
-            claimed = self._database.write(lambda connection: self._claims.claim(connection, order))
-        finally:
-            if pace is not None:
-                pace.give_back(allowed - (claimed.size - claimed.again))
-        if properties.purge_after and time.monotonic() - self._purged > _PURGE_EVERY:
-            self._purged = time.monotonic()
-            self.purge()
-        return claimed
-
-    def _bring_back_strays(self) -> None:
-        if not self._options.read_only:
-            self._strays.bring_back(self._live.current())
-
-    def _pace_of(self, rate: float) -> RateLimiter | None:
-        """The pace of this consumer; another rate, which may be configured at any time, is another pace."""
-        if not rate:
-            return None
-        if self._pace is None or self._pace.per_second != rate:
-            self._pace = RateLimiter(rate, burst=1.0)
-        return self._pace
-
-    def _next_due(self, share: Collection[int] | None) -> int | None:
-        """When this consumer can claim something of its share, or could; None when nothing waits."""
-        self._bring_back_strays()
-        due, pace = self.view.next_due(share, self._options.partitions), self._pace_of(self._live.current().rate)
-        pause = 0.0 if pace is None else pace.pause()
-        return due if due is None or not pause else max(due, self._database.now() + int(pause * NANOSECONDS))
+        return self._claims.claim(wanted)
 
     def _hand_out(self, claimed: Claimed) -> list[Message]:
         """Returns the claimed messages. Those that cannot be decoded are kept aside, and hold up no others."""
@@ -546,12 +425,6 @@ class SqlStore(BulkStore, PipelineStore):
             raise ConfigurationError(
                 "acknowledged=archived needs a table in partitions, which only PostgreSQL has here"
             )
-
-    def _size_limit(self, properties: SqlProperties) -> SizeLimit:
-        dialect = self._database.dialect
-        return SizeLimit(
-            properties.max_message_bytes, self._database.most_at_once, dialect.called, quoted=dialect.quotes
-        )
 
     def _share(self, partitions: Collection[int] | None) -> Collection[int] | None:
         if partitions is None:

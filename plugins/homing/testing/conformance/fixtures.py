@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from homing.store import Store
-from homing.testing.subject import Place, Subject
-from homing.testing.waiting import LEASE
+from homing.testing.conformance.subject import Place, Subject
+from homing.testing.conformance.waiting import LEASE
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

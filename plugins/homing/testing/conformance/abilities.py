@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from functools import partial
 
 import pytest
 
 from homing import Message
-from homing.errors import ConfigurationError, LeaseLostError, NotInFlightError, UnsupportedError
+from homing.errors import LeaseLostError, NotInFlightError, UnsupportedError
 from homing.message import STATES
 from homing.store import (
     ALL_FEATURES,
@@ -38,15 +36,10 @@ from homing.store import (
     WAKE_UP,
     Store,
 )
-from homing.testing.subject import needs
-from homing.testing.waiting import LEASE, drain, eventually, take
+from homing.testing.conformance.subject import needs
+from homing.testing.conformance.waiting import LEASE, drain, eventually, soon, take
 
-
-def soon(seconds: float) -> datetime:
-    return datetime.now(timezone.utc) + timedelta(seconds=seconds)
-
-
-# -- what a store says of itself --------------------------------------------------------------------------------
+# -- what a store says of itself ----------------------------------------------------------------------------------
 
 # All but four: no test asks for `deduplication`; `partitions` are asked for by `claim`; `ledger` is a method that only
 # SQL stores have; and `transactions` have a test of their own below.
@@ -114,180 +107,7 @@ def test_features_are_names_of_abilities(store: Store) -> None:
     assert store.features <= set(ALL_FEATURES)
 
 
-# -- many at a time ---------------------------------------------------------------------------------------------
-
-
-@needs(BULK)
-def test_many_are_stored_in_order(store: Store) -> None:
-    ids = store.store_many(["a", {"n": 1}, b"\x00"])
-
-    assert [(message.id, message.content) for message in drain(store, 3)] == list(
-        zip(ids, ["a", {"n": 1}, b"\x00"], strict=True)
-    )
-
-
-@needs(BULK)
-def test_storing_many_is_all_or_none(store: Store) -> None:
-    with pytest.raises(TypeError, match=r"content\.bad"):
-        store.store_many(["fine", {"bad": object()}])
-
-    assert store.retrieve() is None
-
-
-@needs(BULK, CLAIM)
-def test_storing_many_leaves_out_the_ids_it_knows(store: Store) -> None:
-    store.store("first", id="m0")
-    store.store_many([Message(f"m{n}", n) for n in range(100)])
-
-    contents = [message.content for message in store.claim(200)]
-
-    assert sorted(map(str, contents)) == sorted(["first", *map(str, range(1, 100))])
-
-
-@needs(CLAIM)
-def test_a_claim_leases_many_under_one_token(store: Store, other: Store) -> None:
-    for n in range(5):
-        store.store(n)
-
-    claimed = store.claim(3, lease=30)
-
-    assert [message.content for message in claimed] == [0, 1, 2]
-    assert len({message.lock_token for message in claimed}) == 1
-    assert [message.content for message in other.claim(10)] == [3, 4]
-
-
-@needs(CLAIM)
-def test_claiming_again_with_the_same_batch_id_returns_the_same_batch(store: Store, other: Store) -> None:
-    for n in range(5):
-        store.store(n)
-    first = store.claim(3, batch_id="run 1", lease=30)
-
-    again = other.claim(3, batch_id="run 1", lease=30)
-
-    assert [message.id for message in again] == [message.id for message in first]
-    assert {message.lock_token for message in again} == {message.lock_token for message in first}
-    assert [message.delivery_count for message in again] == [1, 1, 1]
-    other.settle(again)
-    assert store.claim(3, batch_id="run 1") == []
-
-
-@needs(CLAIM)
-def test_a_batch_whose_lease_ran_out_is_found_again_under_a_new_token(store: Store) -> None:
-    store.store("a")
-    first = store.claim(3, batch_id="run 1", lease=0.1)
-    time.sleep(0.15)
-
-    again = store.claim(3, batch_id="run 1", lease=30)
-
-    assert [message.id for message in again] == [message.id for message in first]
-    with pytest.raises(LeaseLostError):
-        store.settle(first)
-    store.settle(again)
-
-
-@needs(CLAIM)
-def test_a_batch_whose_lease_ran_out_does_not_get_back_what_others_hold(store: Store, other: Store) -> None:
-    store.store_many(["a", "b"])
-    store.claim(2, batch_id="run 1", lease=0.1)
-    time.sleep(0.15)
-    (taken,) = other.claim(1, lease=30)
-
-    again = store.claim(2, batch_id="run 1", lease=30)
-
-    assert [message.content for message in again] == ["b"]
-    other.acknowledge(taken)
-    store.settle(again)
-
-
-@needs(CLAIM)
-def test_a_batch_that_others_took_whole_is_a_new_one(store: Store, other: Store) -> None:
-    store.store("a")
-    store.claim(2, batch_id="run 1", lease=0.1)
-    time.sleep(0.15)
-    (taken,) = other.claim(1, lease=30)
-    assert store.claim(2, batch_id="run 1", lease=30) == []
-    store.store("b")
-
-    assert [message.content for message in store.claim(2, batch_id="run 1", lease=30)] == ["b"]
-
-    other.acknowledge(taken)
-
-
-@needs(CLAIM, RESCHEDULE)
-def test_what_was_rescheduled_belongs_to_no_batch(store: Store) -> None:
-    store.store_many([Message("a", "a"), Message("b", "b")])
-    store.claim(2, batch_id="run 1", lease=0.1)
-    time.sleep(0.15)
-    store.reschedule(["a"], soon(-1))
-
-    assert [message.id for message in store.claim(2, batch_id="run 1", lease=30)] == ["b"]
-    assert [message.id for message in store.claim(2, lease=30)] == ["a"]
-
-
-@needs(CLAIM, TIME_TO_LIVE)
-def test_what_a_batch_holds_does_not_expire(store: Store) -> None:
-    lives, claimed = 0.3, list[Message]()
-    while not claimed:  # on a machine that is too slow for this, it lives twice as long the next time
-        lives *= 2
-        assert lives < 60, "nothing was claimed"
-        store.store(Message(str(lives), "a", time_to_live=timedelta(seconds=lives)))
-        claimed = store.claim(1, batch_id="run 1", lease=600)
-    (first,) = claimed
-    time.sleep(1.1 * lives)
-
-    (again,) = store.claim(1, batch_id="run 1", lease=30)
-
-    assert again.lock_token == first.lock_token
-    store.acknowledge(again)
-
-
-@needs(CLAIM)
-def test_settling_takes_one_outcome_for_each(store: Store) -> None:
-    for n in range(4):
-        store.store(n)
-    store.settle(store.claim(4, lease=30), [True, False, True, False])
-
-    assert [message.content for message in store.claim(4)] == [1, 3]
-
-
-@needs(CLAIM, COUNT)
-def test_settling_many_is_all_or_none(store: Store) -> None:
-    for n in range(3):
-        store.store(n)
-    first, second, third = store.claim(3, lease=30)
-    store.acknowledge(first)
-
-    with pytest.raises(NotInFlightError, match=first.id):
-        store.settle([second, first, third], [True, True, False])
-
-    assert (store.count()["leased"], store.count()["acknowledged"]) == (2, 1)
-
-
-def _claimed(store: Store, lease: float) -> list[Message] | None:
-    return store.claim(1, lease=lease) or None
-
-
-@needs(CLAIM, RENEW)
-def test_renewing_keeps_a_lease_and_fails_once_it_is_lost(store: Store, other: Store) -> None:
-    store.store("a")
-    lease = LEASE / 4
-    while True:  # on a machine that is too slow for this, the lease is twice as long the next time
-        lease *= 2
-        assert lease < 60, "no lease could be renewed"
-        (message,) = eventually(partial(_claimed, store, lease))
-        with suppress(LeaseLostError):
-            store.renew(message, 600)
-            break
-    time.sleep(1.1 * lease)
-    assert other.retrieve() is None
-    store.renew([message], 0.05)
-    time.sleep(0.1)
-
-    with pytest.raises(LeaseLostError, match=message.id):
-        store.renew(message, 30)
-
-
-# -- when -------------------------------------------------------------------------------------------------------
+# -- when ---------------------------------------------------------------------------------------------------------
 
 
 @needs(SCHEDULE)
@@ -424,99 +244,7 @@ def test_nobody_is_woken_for_a_message_that_waits_for_its_turn_in_a_session(stor
     assert take(other).id == "a1"
 
 
-# -- order ------------------------------------------------------------------------------------------------------
-
-
-@needs(PRIORITY)
-def test_lower_priority_comes_first(store: Store) -> None:
-    for content, priority in (("late", 7), ("soon", 1), ("middle", 4), ("soon too", 1)):
-        store.store(Message(content, content, priority=priority))
-
-    assert [message.content for message in drain(store, 4)] == ["soon", "soon too", "middle", "late"]
-
-
-@needs(SESSIONS)
-def test_a_session_is_delivered_one_at_a_time_in_order(store: Store, other: Store) -> None:
-    for n in range(2):
-        store.store(Message(f"a{n}", n, session_id="a"))
-        store.store(Message(f"b{n}", n, session_id="b"))
-    store.store(Message("free", "free"))
-
-    claimed = store.claim(10, lease=30)
-
-    assert {message.id for message in claimed} == {"a0", "b0", "free"}
-    assert other.claim(10) == []
-    a0 = next(message for message in claimed if message.id == "a0")
-    store.acknowledge(a0, success=False)
-    assert [message.id for message in other.claim(10)] == ["a0"], "released, it is still the first"
-    store.settle([message for message in claimed if message.id == "b0"])
-    assert [message.id for message in other.claim(10)] == ["b1"]
-
-
-@needs(SESSIONS)
-def test_a_session_claimed_by_its_id_comes_whole_and_in_order_to_one_consumer(store: Store, other: Store) -> None:
-    for n in range(4):
-        store.store(Message(f"a{n}", n, session_id="a"))
-    store.store(Message("b0", 0, session_id="b"))
-
-    claimed = store.claim(3, session_id="a", lease=30)
-
-    assert [message.id for message in claimed] == ["a0", "a1", "a2"]
-    assert other.claim(4, session_id="a") == [], "not even the one behind those that are held"
-    store.settle(claimed)
-    assert [message.id for message in other.claim(3, session_id="a")] == ["a3"]
-
-
-@needs(PARTITIONS, BULK)
-def test_consumers_share_a_store_out_by_partition(open_place: Callable[..., Store]) -> None:
-    one, two = open_place(partitions=4), open_place(partitions=4)
-    one.store_many([Message(f"m{n}", n, partition_key=f"key {n % 7}") for n in range(70)])
-
-    first, second = one.claim(100, partitions=[0, 1], lease=30), two.claim(100, partitions=[2, 3], lease=30)
-
-    assert first
-    assert second
-    assert len(first) + len(second) == 70
-    assert {message.partition_key for message in first}.isdisjoint({message.partition_key for message in second})
-    assert two.claim(100) == []
-
-
-@needs(PARTITIONS, WAKE_UP)
-def test_a_consumer_of_some_partitions_is_told_of_their_messages_and_of_no_others(
-    open_place: Callable[..., Store],
-) -> None:
-    store = open_place(partitions=4)
-    store.store(Message("m", "m", partition_key="key"))
-    (mine,) = [number for number in range(4) if store.has_due(partitions=[number])]
-    others = [number for number in range(4) if number != mine]
-
-    asked = (None, [mine, others[0]], others)
-    assert [store.has_due(partitions=partitions) for partitions in asked] == [True, True, False]
-    assert (store.due_in(partitions=[mine]), store.due_in(partitions=others)) == (0, None)
-    assert (store.wait(5, partitions=[mine]), store.wait(0.05, partitions=others)) == (True, False)
-
-
-@needs(PARTITIONS)
-def test_partitions_that_a_store_does_not_have_are_refused(open_place: Callable[..., Store]) -> None:
-    store = open_place(partitions=4)
-    for ask in (store.has_due, store.due_in, partial(store.claim, 1), partial(store.wait, 0.05)):
-        with pytest.raises(ConfigurationError, match=r"it has no partitions \[4\]"):
-            ask(partitions=[4])
-
-
-@needs(PARTITIONS, BULK)
-def test_what_was_stored_when_there_were_more_partitions_is_nobodys_and_not_stranded(
-    open_place: Callable[..., Store],
-) -> None:
-    open_place(partitions=8).store_many(range(40))
-    fewer = open_place(partitions=2)
-
-    claimed = [*fewer.claim(100, partitions=[0], lease=30), *fewer.claim(100, partitions=[1], lease=30)]
-
-    assert sorted(message.content for message in claimed) == list(range(40))
-
-
-# -- other ends -------------------------------------------------------------------------------------------------
+# -- other ends ---------------------------------------------------------------------------------------------------
 
 
 @needs(DEFER)
@@ -586,7 +314,7 @@ def test_every_other_end_is_fenced_by_the_lease_too(hasty: Store, other: Store) 
     other.acknowledge(current)
 
 
-# -- looking ----------------------------------------------------------------------------------------------------
+# -- looking ------------------------------------------------------------------------------------------------------
 
 
 @needs(BROWSE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
 from homing.message import Message
@@ -14,6 +15,11 @@ Answer = TypeVar("Answer")
 #: How long a `hasty` consumer's lease lasts: long enough to acknowledge on a busy machine, short enough to wait for.
 LEASE = 2.0
 _PAUSE = 0.02
+
+
+def soon(seconds: float) -> datetime:
+    """So many seconds from now."""
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds)
 
 
 def eventually(ask: Callable[[], Answer | None], timeout: float = 20.0) -> Answer:

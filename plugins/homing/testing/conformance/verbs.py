@@ -10,8 +10,8 @@ import pytest
 from homing import Message
 from homing.errors import LeaseLostError, NotInFlightError, UnstorableContentError
 from homing.store import DEDUPLICATION, RENEW, Store
-from homing.testing.subject import needs
-from homing.testing.waiting import LEASE, drain, eventually, take
+from homing.testing.conformance.subject import needs
+from homing.testing.conformance.waiting import LEASE, drain, eventually, take
 
 CONTENTS = [
     None, True, 0, -(2**53), 1.5, "", "123", "null", "héllo 🐦", "nul \0 inside", b"", b"\x00\xff", [], {},

@@ -14,9 +14,9 @@ import pytest
 
 from homing.errors import LeaseLostError, NotInFlightError
 from homing.store import DEDUPLICATION, RENEW, Store
-from homing.testing.subject import Place, needs, server_of
-from homing.testing.waiting import LEASE, drain, eventually, take
-from homing.testing.workers import UNSETTLED, WRONG_BY
+from homing.testing.conformance.subject import Place, needs, server_of
+from homing.testing.conformance.waiting import LEASE, drain, eventually, take
+from homing.testing.conformance.workers import UNSETTLED, WRONG_BY
 
 _WORKERS = Path(__file__).with_name("workers.py")
 _started: list[subprocess.Popen[str]] = []

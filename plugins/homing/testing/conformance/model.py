@@ -37,8 +37,8 @@ from homing.store import (
     RESCHEDULE,
     SCHEDULE,
 )
-from homing.testing.subject import Place
-from homing.testing.waiting import take
+from homing.testing.conformance.subject import Place
+from homing.testing.conformance.waiting import take
 
 ANY_CONTENT = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(max_size=20), st.binary(max_size=20),
