@@ -19,7 +19,7 @@ _RENAMED = (
     "tests/spark/test_native.py::"
     "test_a_message_that_a_handler_returns_under_another_name_fails_with_that_reason_and_no_other_does"
 )
-_RENAMING = ("by_a_filter", "by_a_transformer", "for_one", "for_all")
+_RENAMING = ("by_a_filter", "for_one")
 _WHOLE = "tests/unit/executors/test_whole_batch.py::"
 _ARCHIVE, _ARCHIVES = "spark/submit/class_archive.py", "tests/unit/executors/test_class_archive.py::"
 
