@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -14,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pika
 
@@ -25,9 +21,6 @@ from tests.servers import Server, launch, missing
 # Debian's /usr/sbin/rabbitmq-server insists on its own user; what it wraps runs as anybody.
 _PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 _START_TIMEOUT = 240.0
-
-#: Queues whose names begin so have room for so many messages, by an operator's policy.
-LIMITED, ROOM = "limited", 3
 
 
 class RabbitMQ(Server):
@@ -47,10 +40,8 @@ class RabbitMQ(Server):
     def prepare(self) -> None:
         self.command()
         (self.folder / "plugins").write_text("[].\n")
-        (self.folder / "definitions.json").write_text(json.dumps(_definitions()))
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\nloopback_users = none\nlog.file.level = warning\n"
-            f"load_definitions = {self.folder}/definitions.json\n"
         )
 
         # A message that waits may find its next queue not up yet after a crash; the broker then tries again after this
@@ -93,6 +84,13 @@ class RabbitMQ(Server):
         before that has lost what they held, whatever it had confirmed.
         """
         super().restart(how)
+
+    def control(self, *arguments: str) -> None:
+        """Runs rabbitmqctl."""
+        places = (shutil.which(name) for name in ("/usr/lib/rabbitmq/bin/rabbitmqctl", "rabbitmqctl"))
+        environment = {**os.environ, **self._environment()}
+        command = [next(filter(None, places)), "--node", environment["RABBITMQ_NODENAME"], *arguments]
+        subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, check=True, timeout=300)
 
     def remove(self) -> None:
         self.stop(signal.SIGKILL)
@@ -147,20 +145,6 @@ def running_rabbitmq() -> Iterator[RabbitMQ]:
         yield server
     finally:
         server.remove()
-
-
-def _definitions() -> dict[str, Any]:
-    """What the broker has from its first start. A broker that is given any makes no user and no host of its own."""
-    salt = b"salt"
-    password = base64.b64encode(salt + hashlib.sha256(salt + b"guest").digest()).decode()
-    hashing = "rabbit_password_hashing_sha256"
-    limit = {"vhost": "/", "name": LIMITED, "pattern": f"^{LIMITED}", "apply-to": "queues", "priority": 0}
-    return {
-        "vhosts": [{"name": "/"}],
-        "users": [{"name": "guest", "password_hash": password, "hashing_algorithm": hashing, "tags": ""}],
-        "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
-        "policies": [{**limit, "definition": {"max-length": ROOM}}],
-    }
 
 
 def remove_store(url: str, name: str) -> None:
