@@ -20,6 +20,11 @@ _BY_HAND, _AUDIT = "tests/unit/delivery/test_by_hand.py::", "tests/unit/delivery
 _SESSIONS = "tests/unit/delivery/test_sessions.py::"
 _TAKEN_IN, _NEIGHBOURS = "tests/intake/test_intake.py::", "tests/intake/test_bad_neighbours.py::"
 
+_REFUSED = (
+    "tests/unit/delivery/test_refused_copies.py::"
+    "test_a_dead_letter_that_its_store_refuses_is_released_and_the_others_are_dead_lettered"
+)
+
 GUARDS = (
     guard(
         "an error that says anything keeps no message from being dead-lettered",
@@ -66,6 +71,27 @@ GUARDS = (
         "    letter = to_dead_letter(_record(row, entries, chain, batch_id, copies), store)\n"
         "    return replace(letter, session_id=text_of(row['session_id']))",
         f"{_SESSIONS}test_a_dead_letter_that_somebody_replays_holds_up_no_session[sqlite]",
+    ),
+    guard(
+        "a copy that its store refuses holds up no other of its portion",
+        _SETTLING,
+        "        return _store(copies[:half], to) | _store(copies[half:], to)\n",
+        "        raise\n",
+        *(f"{_REFUSED}[{database}]" for database in ("sqlite", "postgresql", "mariadb")),
+    ),
+    guard(
+        "a copy that its store refuses alone does not stop the settlement",
+        _SETTLING,
+        "        if len(copies) == 1:\n",
+        "        if len(copies) == 1:\n            raise\n",
+        f"{_REFUSED}[sqlite]",
+    ),
+    guard(
+        "a store that lacks its table is not asked for each message alone, nor said to have refused one",
+        _SETTLING,
+        "    except _NO_MESSAGES_FAULT:\n        raise\n",
+        "",
+        "tests/unit/delivery/test_refused_copies.py::test_a_store_without_its_table_refuses_no_single_message[sqlite]",
     ),
     guard(
         "a copy that its store did not keep is noticed",

@@ -99,6 +99,33 @@ def test_nothing_is_left_by_a_transformer_that_fails_or_by_a_filter_that_drops(
         assert all(error is not None and "'losing' was given 1 messages" in error["message"] for error in errors)
 
 
+@pytest.mark.parametrize(
+    "chain", ["renamed_by_a_filter", "renamed_by_a_transformer", "renamed_for_one", "renamed_for_all"]
+)
+def test_a_message_that_a_handler_returns_under_another_name_fails_with_that_reason_and_no_other_does(
+    spark: SparkSession, tmp_path: Path, clean_output: Path, chain: str
+) -> None:
+    flow = "archive" if chain == "renamed_for_all" else "crm"
+    kind = "transformer" if chain == "renamed_by_a_transformer" else "filter"
+    blamed = f"{kind} 'changing_{kind}'"
+    changed = ["id", "sequence", "table_id", "batch_id"]
+    with opened(spark, tmp_path, f"native_chain:{chain}", flow) as numbers:
+        batch = numbers.claim(
+            "run", {"n": 0}, *[{"n": n, "change": name} for n, name in enumerate(changed, 1)], {"n": 6}
+        )
+
+        numbers.run_all(batch)
+
+        failed = numbers.stores.ledger.known([ref.id for ref in batch.unfinished("run")])
+        assert batch.settle() == Settlement(acknowledged=2, failed=len(changed))
+        errors = [entry.error for found in failed.values() for entry in found.values() if entry.error is not None]
+        assert len(errors) == len(changed)
+        assert all(f"{blamed} returned a row that is none of the messages" in error["message"] for error in errors)
+        assert numbers.states("", flow)[flow] >= {DELIVERED}
+        reached = in_archive(clean_output) if flow == "archive" else [n for n, _, _ in delivered(clean_output, "crm")]
+        assert reached == [0, 6]
+
+
 def test_a_message_nobody_can_read_is_left_out_by_a_rule_that_does_not_look_into_it(spreading: Numbers) -> None:
     batch = spreading.claim("run", {"n": 1}, {"n": 2}, Message("odd", {"n": 1}, subject="x"))
     store = spreading.stores.store

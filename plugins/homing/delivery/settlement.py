@@ -12,6 +12,7 @@ from functools import partial
 
 from homing.delivery import crash_tracking, records
 from homing.delivery.leased_part import LeasedMessage, LeasedPart, Row, RunLeases, leased_message, weight_of
+from homing.errors import ConfigurationError, ContentError, StoreError, StoreUnavailableError, TableMissingError
 from homing.failure import ref_in, ref_of, worker_crash
 from homing.ledger import DELIVERED, DONE_STATES, DROPPED, FAILED, PROCESSED, SOURCE_FLOW, Entry, Fence
 from homing.message import Message, MessageRef
@@ -28,6 +29,9 @@ _AT_ONCE = 1000  # messages that are moved
 
 # Steps in which a settlement only writes to the ledger. Who dies in one of them did not die of a message.
 _TAKE_UP, _GIVEN_UP = "take up", "store"
+
+# A store that is away, incomplete or forbidden refuses no single message: nothing can be said of any of them.
+_NO_MESSAGES_FAULT = (StoreUnavailableError, TableMissingError, ConfigurationError)
 
 # A source flow that went well delivers nothing by itself.
 _COMPLETE = DONE_STATES - {PROCESSED}
@@ -310,21 +314,18 @@ class Settler:
 
     def _copy(self, copies: dict[str, Message], to: PipelineStore) -> set[str]:
         """Stores these copies, given by the ids of their rows; the ids of the rows whose copies are there now."""
-        missing = self._store(copies, to) if copies else {}
-        if missing:
+        refused = _store(list(copies.values()), to) if copies else set[str]()
+        missing = _missing(copies, to)
+        known = [copy for copy in missing.values() if copy.id not in refused]
+        if known:
             # An id that the store knew already was not stored. One that is finished there makes way.
-            to.forget_finished([copy.id for copy in missing.values()])
-            missing = self._store(missing, to)
-        if missing:
-            log.warning("message %s stays where it is: another message has its id in store %s", min(missing), to.name)
+            to.forget_finished([copy.id for copy in known])
+            refused |= _store(known, to)
+            missing = _missing(missing, to)
+        taken = [one for one, copy in missing.items() if copy.id not in refused]
+        if taken:
+            log.warning("message %s stays where it is: another message has its id in store %s", min(taken), to.name)
         return copies.keys() - missing
-
-    def _store(self, copies: dict[str, Message], to: PipelineStore) -> dict[str, Message]:
-        """Stores these copies; those of them that are not there afterwards."""
-        to.store_many(list(copies.values()))
-        refs = {copy.id: ref_of(copy.content) for copy in copies.values()}
-        there = _kept(to, refs)
-        return {one: copy for one, copy in copies.items() if refs[copy.id] not in there}
 
     def _finish(self, held: LeasedPart, ids: Collection[str]) -> None:
         """Acknowledges messages. Of a failure record nothing need be kept: the ledger knows the message's story."""
@@ -407,6 +408,32 @@ def _by_size(copies: dict[str, Message], to: PipelineStore) -> tuple[dict[str, M
     for one, text in large.items():
         log.error("message %s stays where it is, dead: %s", one, text)
     return {one: copy for one, copy in copies.items() if one not in large}, large
+
+
+def _store(copies: Sequence[Message], to: PipelineStore) -> set[str]:
+    """Stores these copies, except those that the store refuses, each of which is told to the log. Returns their ids.
+
+    A store takes all or none. So those that are refused are found by halving, and the others do not wait for them.
+    """
+    try:
+        to.store_many(copies)
+    except _NO_MESSAGES_FAULT:
+        raise
+    except (StoreError, ContentError) as error:
+        if len(copies) == 1:
+            stays = copies[0].id
+            log.error("message %s stays where it is: store %s refuses it: %s", stays, to.name, error)  # noqa: TRY400
+            return {stays}
+        half = len(copies) // 2
+        return _store(copies[:half], to) | _store(copies[half:], to)
+    return set()
+
+
+def _missing(copies: Mapping[str, Message], to: PipelineStore) -> dict[str, Message]:
+    """Those of these copies that are not in the store."""
+    refs = {copy.id: ref_of(copy.content) for copy in copies.values()}
+    there = _kept(to, refs)
+    return {one: copy for one, copy in copies.items() if refs[copy.id] not in there}
 
 
 def _kept(store: PipelineStore, refs: Mapping[str, MessageRef]) -> set[MessageRef]:

@@ -18,6 +18,10 @@ from homing.pipeline.handlers import TRANSFORMER, Handler
 
 _WRITTEN_AS_JSON = (StructType, ArrayType, MapType, VariantType)
 
+# What a message is known by in the ledger and the stores. A handler that changed it would say of one message what
+# became of another, or of none.
+_IDENTITY = ("id", "table_id", "sequence", "batch_id")
+_SEAL = 16  # hexadecimal digits
 
 # When Spark finds out, before or in the middle of a job, that nothing will come out of a plan, it leaves out what comes
 # before, and with it the counts. Then a transformer that loses messages looks like a filter. These are the rules by
@@ -170,7 +174,7 @@ def apply(handler: Handler, frame: DataFrame, counter: RowCounter) -> DataFrame:
     """The frame after this filter or transformer."""
 
     def transform(given: DataFrame) -> DataFrame:
-        return _returned(handler, _call(handler, given))
+        return _unsealed(handler, _returned(handler, _call(handler, _sealed(given))))
 
     return counter.around(handler, transform, frame) if handler.kind == TRANSFORMER else transform(frame)
 
@@ -200,3 +204,29 @@ def _returned(handler: Handler, made: DataFrame) -> DataFrame:
         error = TypeError(f"it returned a `message` of type {kind.simpleString()}; it is a struct, map, array or text")
         raise HandlerError(f"{handler.kind} {handler.name!r} failed: {error}", handler.name) from error
     return made.select(*PROCESSED.names)
+
+
+def _seal() -> Column:
+    return F.lpad(F.hex(F.xxhash64(*_IDENTITY)), _SEAL, "0")
+
+
+def _sealed(frame: DataFrame) -> DataFrame:
+    """The frame, in which the lock token of each row begins with a seal on the row's identity.
+
+    It stands in a column that handlers hand on as it is: one of its own would be missing wherever a handler names the
+    columns that it returns.
+    """
+    return frame.withColumn("lock_token", F.concat_ws("", _seal(), "lock_token"))
+
+
+def _unsealed(handler: Handler, returned: DataFrame) -> DataFrame:
+    """The frame without seals. It raises an error once the content of a row is read whose seal is not its own."""
+    refusal = F.raise_error(
+        F.lit(
+            f"{handler.kind} {handler.name!r} returned a row that is none of the messages it was given: "
+            f"{', '.join(_IDENTITY)} or lock_token is another. Change `message`, and keep the rest"
+        )
+    )
+    content = F.when(F.substring("lock_token", 1, _SEAL) == _seal(), F.col("message")).otherwise(refusal)
+    token = F.nullif(F.expr(f"substring(lock_token, {_SEAL + 1})"), F.lit(""))
+    return returned.withColumns({"message": content, "lock_token": token})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from homing import HandlerChain, MessageContext, destination, message_filter, transformer
@@ -111,3 +111,36 @@ plain = HandlerChain(
     source_flow=[wanted, priced],
     destinations_flow=[parquet_lake(str(OUT / "lake")), archive],
 )
+
+
+def _changed(messages: DataFrame) -> DataFrame:
+    """What a message says under `change` of the columns that it is known by. What says nothing stays as it is."""
+
+    def said(name: str, value: Column) -> Column:
+        return F.when(F.get_json_object("message", "$.change") == name, value).otherwise(F.col(name))
+
+    return messages.withColumns(
+        {
+            "id": said("id", F.lit("another")),
+            "sequence": said("sequence", F.lit(1_000_000)),
+            "table_id": said("table_id", F.lit("t")),
+            "batch_id": said("batch_id", F.lit("another")),
+        }
+    )
+
+
+@message_filter(dataframe=True)
+def changing_filter(messages: DataFrame) -> DataFrame:
+    return _changed(messages)
+
+
+@transformer(dataframe=True)
+def changing_transformer(messages: DataFrame) -> DataFrame:
+    return _changed(messages)
+
+
+#: Handlers that return messages under another name, before others that record what becomes of each.
+renamed_by_a_filter = HandlerChain("numbers", source_flow=[changing_filter, doubled], destinations_flow=[crm])
+renamed_by_a_transformer = HandlerChain("numbers", source_flow=[changing_transformer, doubled], destinations_flow=[crm])
+renamed_for_one = HandlerChain("numbers", source_flow=[doubled], destinations_flow=[([changing_filter, small], crm)])
+renamed_for_all = HandlerChain("numbers", source_flow=[doubled], destinations_flow=[([changing_filter], archive)])
