@@ -235,9 +235,10 @@ def test_a_job_that_is_told_to_end_dies_of_no_message(
     command = [sys.executable, "-c", main, *arguments, "--work-dir", str(tmp_path / "work")]
     job = subprocess.Popen(command)
     try:
-        for _ in range(6_000):
-            if (tmp_path / "begun").exists():
-                break
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "begun").exists():
+            assert job.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         job.send_signal(signal.SIGTERM)
         assert job.wait(60) == 128 + signal.SIGTERM
