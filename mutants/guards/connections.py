@@ -155,6 +155,13 @@ GUARDS = (
         f"{_TASKS}test_what_a_job_prints_is_logged_without_them",
     ),
     guard(
+        "what handlers print in the task's own process goes to no log with secrets",
+        "airflow/hooks/handler_connections.py",
+        "        self._stream.write(hide_secrets(text))\n",
+        "        self._stream.write(text)\n",
+        f"{_TASKS}test_a_replay_in_the_task_itself_prints_none_of_them",
+    ),
+    guard(
         "what spark-submit prints is logged without secrets",
         "airflow/operators/spark.py",
         "yield hide_secrets(str(line))",

@@ -80,7 +80,7 @@ GUARDS = (
     guard(
         "a copy that is finished makes way for the next one of its id",
         "delivery/settlement.py",
-        "            to.forget_finished([copy.id for copy in missing.values()])\n",
+        "            to.forget_finished([copy.id for copy in known])\n",
         "",
         "tests/unit/delivery/test_half_way.py::"
         "test_an_acknowledged_copy_of_the_same_message_makes_way[sqlite-dead_letters]",

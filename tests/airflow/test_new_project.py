@@ -59,8 +59,8 @@ def test_its_own_tests_and_those_of_the_page_about_testing_pass(tmp_path: Path) 
 
     ended = run_tests(copy)
 
-    assert len(files) == PAGE.count("```python\n") == 4
-    assert len(written) == 10
+    assert len(files) == PAGE.count("```python\n") == 5
+    assert len(written) == 11
     assert ended == dict.fromkeys(written, "passed")
 
 

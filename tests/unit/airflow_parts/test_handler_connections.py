@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from homing.airflow import PipelineConfig, ReplayOperator, SettleOperator, dead_letter_callback, listener_dag
 from homing.airflow.hooks.handler_connections import find_connections, find_connections_on_server
@@ -228,6 +229,31 @@ def test_a_replay_in_the_task_itself_has_them_while_it_lasts(
     assert seen() == [MARK] * 3
     assert waiting(stores) == set()
     assert VARIABLE not in os.environ
+
+
+def test_a_replay_in_the_task_itself_prints_none_of_them(  # noqa: PLR0917
+    spec: PipelineConfig,
+    pipeline: Pipeline,
+    failed: list[str],
+    known: Known,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def replay(*_: Any, **__: Any) -> Counter[str]:
+        print("in as", MARK)  # noqa: T201
+        sys.stderr.write(f"again as {MARK}\n")
+        return Counter()
+
+    monkeypatch.setattr("homing.airflow.operators.spark.replay_in_process", replay)
+    names = [ref.name for ref in pipeline.batch("first").unfinished("first")]
+
+    with pytest.raises(AirflowException, match="3 messages still fail"):
+        ReplayOperator(task_id="replay", pipeline=spec, ids=names, rate=1000).execute(context("replay"))
+
+    printed = capsys.readouterr()
+    assert "in as ***\n" in printed.out
+    assert "again as ***\n" in printed.err
+    assert MARK not in printed.out + printed.err
 
 
 def test_a_chain_behind_a_listener_of_a_dag_has_them_too(chain: str, urls: tuple[str, str], known: Known) -> None:

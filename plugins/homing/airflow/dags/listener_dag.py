@@ -13,13 +13,12 @@ from homing.airflow import metrics
 from homing.airflow.dags.delivery_dag import START
 from homing.airflow.dags.neighbours import refuse_second
 from homing.airflow.dags.options import has_options_of, split_options
-from homing.airflow.hooks.handler_connections import find_connections
+from homing.airflow.hooks.handler_connections import connections_in_task, find_connections
 from homing.airflow.hooks.store import find_url
 from homing.airflow.retry_policy import OUTAGE
 from homing.airflow.task_notes import note
 from homing.airflow.trial_run import end_trial_run
 from homing.airflow.triggers.store import StoreTrigger
-from homing.declared_connections import connections
 from homing.errors import ConfigurationError, HomingError
 from homing.listener import ListenerConfig, StoreListener
 from homing.pipeline import HandlerChain
@@ -57,7 +56,7 @@ class ListenOperator(BaseOperator):
                 metrics.oldest_age(store)
             due = store.has_due(**self.listening.config.share)
             if due or (due is None and event):
-                with connections(self._connections()):
+                with connections_in_task(self._connections()):
                     counted = self._listen(store)
                 sums = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in counted.items())
                 note(self, context, f"Store {store.name}: {sums}.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO, cast
 from urllib.parse import quote
 
 from airflow.sdk import BaseHook
@@ -12,8 +14,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from homing.airflow.hooks.connection import ConnectionFields
-from homing.connection import read_connection
-from homing.declared_connections import missing_connection
+from homing.connection import hide_secrets, read_connection
+from homing.declared_connections import connections, missing_connection
 
 _FIELDS = ("conn_type", "host", "login", "password", "schema", "port", "extra")
 
@@ -38,6 +40,29 @@ def find_connections_on_server(asked: Mapping[str, str]) -> dict[str, str]:
     from airflow.models import Connection as StoredConnection
 
     return _found(asked, StoredConnection.get_connection_from_secrets)
+
+
+@contextmanager
+def connections_in_task(texts: Mapping[str, str]) -> Iterator[None]:
+    """While the block lasts, handlers in the task's own process have these connections, and what they print shows no
+    secret: Airflow hides it in the task's log, and not in the copy of it that goes to the scheduler's."""
+    out, err = (cast("TextIO", _WithoutSecrets(stream)) for stream in (sys.stdout, sys.stderr))
+    with connections(texts), redirect_stdout(out), redirect_stderr(err):
+        yield
+
+
+class _WithoutSecrets:
+    """A stream to which everything is written without the secrets of connections."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(hide_secrets(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _found(asked: Mapping[str, str], find: Callable[[str], Any]) -> dict[str, str]:

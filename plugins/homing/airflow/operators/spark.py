@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.log import mask_secret
 
 from homing.airflow import manual_replay, metrics
-from homing.airflow.hooks.handler_connections import find_connections
+from homing.airflow.hooks.handler_connections import connections_in_task, find_connections
 from homing.airflow.hooks.spark import LOCAL_MASTER, spark_connection
 from homing.airflow.links import MessagesLink, SparkLink
 from homing.airflow.pipeline_config import PipelineConfig
@@ -23,7 +23,6 @@ from homing.airflow.serialized_dag import FIELD, describe_pipeline
 from homing.airflow.task_notes import note, show_messages
 from homing.airflow.xcoms import read_names
 from homing.connection import hide_secrets
-from homing.declared_connections import connections
 from homing.delivery import Batch, open_pipeline_stores
 from homing.delivery.leased_part import LeasedMessage
 from homing.delivery.local_replay import replay_in_process
@@ -312,7 +311,7 @@ class ReplayOperator(PipelineJobOperator):
         self._show_messages(context)
         manual_replay.note_clear(self.pipeline, context)
         if self._hold(context, run_id):
-            with connections(given):
+            with connections_in_task(given):
                 self._replay_here(run_id, rate)
 
     @contextmanager
