@@ -6,6 +6,7 @@ the product asks of Spark is here.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -355,7 +356,7 @@ class Column:
         return self.of(rows)
 
     def __eq__(self, other: object) -> Column:  # type: ignore[override]
-        return Column(lambda row: self(row) == other)
+        return Column(lambda row: self(row) == (other(row) if isinstance(other, Column) else other))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -369,6 +370,10 @@ class Column:
         return Column(lambda row: self(row) is None)
 
 
+def _column(given: str | Column) -> Column:
+    return given if isinstance(given, Column) else Column(lambda row: row[given])
+
+
 class Functions:
     """The module `pyspark.sql.functions`."""
 
@@ -378,11 +383,33 @@ class Functions:
     def lit(self, value: Any) -> Column:
         return Column(lambda _: value)
 
-    def raise_error(self, name: str) -> Column:
+    def raise_error(self, said: str | Column) -> Column:
         def fail(row: Row) -> Any:
-            raise SparkError(row[name])
+            raise SparkError(_column(said)(row))
 
         return Column(fail)
+
+    def expr(self, text: str) -> Column:
+        """A text from a place to its end, as in `substring(lock_token, 17)`: no other expression is asked for."""
+        found = re.fullmatch(r"substring\((\w+), (\d+)\)", text)
+        assert found is not None, text
+        name, first = found[1], int(found[2])
+        return Column(lambda row: None if row[name] is None else row[name][first - 1 :])
+
+    def substring(self, name: str, first: int, length: int) -> Column:
+        return Column(lambda row: None if row[name] is None else row[name][first - 1 : first - 1 + length])
+
+    def nullif(self, column: Column, other: Column) -> Column:
+        return Column(lambda row: None if column(row) == other(row) else column(row))
+
+    def concat_ws(self, between: str, *columns: str | Column) -> Column:
+        return Column(lambda row: between.join(said for each in columns if (said := _column(each)(row)) is not None))
+
+    def hex(self, column: Column) -> Column:
+        return Column(lambda row: f"{column(row):X}")
+
+    def lpad(self, column: Column, length: int, with_: str) -> Column:
+        return Column(lambda row: column(row).rjust(length, with_)[:length])
 
     def when(self, condition: Column, value: Column) -> Any:
         return SimpleNamespace(otherwise=lambda other: Column(lambda row: value(row) if condition(row) else other(row)))
@@ -402,8 +429,8 @@ class Functions:
     def octet_length(self, name: str) -> Column:
         return Column(lambda row: None if row[name] is None else len(row[name].encode()))
 
-    def xxhash64(self, name: str) -> Column:
-        return Column(lambda row: zlib.crc32(row[name].encode()))
+    def xxhash64(self, *names: str) -> Column:
+        return Column(lambda row: zlib.crc32("\0".join(str(row[name]) for name in names).encode()))
 
     def bit_xor(self, column: Column) -> Column:
         return Column(lambda rows: reduce(xor, map(column, rows)) if rows else None)
