@@ -48,6 +48,8 @@ class SimulatedStore(SqlStore):
         self._finder._low, self._finder._swept = 0, 0.0
         self._claims._strays._looked, self._claims._strays._last = None, 0
         self._in_flight.clear()
+        for store in self._siblings.values():
+            vars(store).pop("identity", None)  # asked for once by whoever opens a store
 
 
 class Databases:
